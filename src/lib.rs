@@ -1,0 +1,3 @@
+//! RocketMQ transactional messages that commit together with your sqlx transaction.
+
+pub mod broker;
