@@ -2,8 +2,9 @@
 //!
 //! A [`Connector`] turns settings into a running [`Broker`]. The SDK gives it a [`Registration`]: the topics whose
 //! brokers must know this producer before any send, and the [`CheckSink`] that takes their check-backs.
-//! [`rocketmq`] is the real adapter, [memory] the one of the test kit.
+//! [`rocketmq`] is the real adapter, [`memory`] the one of the test kit.
 
+pub mod memory;
 pub mod rocketmq;
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};

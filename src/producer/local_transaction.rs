@@ -1,0 +1,207 @@
+//! Step 4: the local transaction, and what became of it.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use sqlx::{Pool, Transaction};
+use tokio::time::timeout;
+
+use super::listener::Work;
+use crate::{
+    error::RollbackCause,
+    message::BoxError,
+    protocol::{State, Timing},
+    store::{Store, StoreError, SupportedDatabase, statement::Column, statements},
+    tx::{Tx, Watch},
+};
+
+/// What became of a local transaction.
+pub(super) enum Outcome<T> {
+    /// The business rows are committed.
+    Committed(T),
+    /// The user's code committed by itself; the row says COMMITTED.
+    Escaped,
+    /// Nothing is stored. `proven` when the row says so, or can never say otherwise.
+    RolledBack { cause: RollbackCause, proven: bool },
+    /// The user's code did not run, and never will under this token.
+    NotBegun(BoxError),
+    /// The COMMIT was sent and the database did not say what became of it.
+    InDoubt(Option<BoxError>),
+}
+
+/// Which attempt of which message.
+pub(super) struct Attempt<'a> {
+    pub msg_id: &'a str,
+    pub token: &'a str,
+}
+
+enum Ran<T> {
+    Committed(T),
+    /// COMMIT was sent and not answered with Ok.
+    Undecided(T, Option<BoxError>),
+    Failed(Failure),
+}
+
+enum Failure {
+    /// The user's code did not run. The connection is in an unknown state.
+    Begin(sqlx::Error),
+    /// Rolled back, and the connection is clean.
+    Clean(RollbackCause),
+    /// The connection is in an unknown state and must be closed, which rolls back.
+    Unclean(RollbackCause),
+}
+
+/// Runs `work` in a transaction that commits only together with the attempt's row.
+pub(super) async fn run<DB, M, W>(
+    store: &Store<DB>,
+    pool: &Pool<DB>,
+    timing: &Timing,
+    attempt: Attempt<'_>,
+    message: &M,
+    work: W,
+) -> Outcome<W::Value>
+where
+    DB: SupportedDatabase,
+    M: Sync,
+    W: Work<DB, M>,
+{
+    let turn = store.write_turn().await;
+    let mut conn = match pool.acquire().await {
+        Ok(conn) => conn,
+        Err(error) => {
+            drop(turn);
+            let _ = roll_back(store, &attempt).await;
+            return Outcome::NotBegun(error.into());
+        }
+    };
+    let ran = begin_to_commit::<DB, M, W>(&mut conn, timing.execute_timeout, &attempt, message, work).await;
+    // A connection in an unknown state is closed, never given back to the pool; the server then rolls back.
+    if matches!(ran, Ran::Committed(_) | Ran::Failed(Failure::Clean(_))) {
+        drop(conn);
+    } else {
+        drop(conn.detach());
+    }
+    drop(turn);
+    let failure = match ran {
+        Ran::Committed(value) => return Outcome::Committed(value),
+        Ran::Undecided(value, error) => return settle(store, &attempt, value, error).await,
+        Ran::Failed(failure) => failure,
+    };
+    let state = roll_back(store, &attempt).await;
+    match (failure, state) {
+        (Failure::Begin(error), _) => Outcome::NotBegun(error.into()),
+        (_, Ok(Some(State::Committed))) => Outcome::Escaped,
+        (Failure::Clean(cause) | Failure::Unclean(cause), state) => {
+            Outcome::RolledBack { cause, proven: matches!(state, Ok(Some(State::RolledBack) | None)) }
+        }
+    }
+}
+
+async fn begin_to_commit<DB, M, W>(
+    conn: &mut DB::Connection,
+    limit: Duration,
+    attempt: &Attempt<'_>,
+    message: &M,
+    work: W,
+) -> Ran<W::Value>
+where
+    DB: SupportedDatabase,
+    M: Sync,
+    W: Work<DB, M>,
+{
+    let prepared = AssertUnwindSafe(prepare::<DB, M, W>(conn, attempt, message, work)).catch_unwind();
+    let (tx, value) = match timeout(limit, prepared).await {
+        Ok(Ok(Ok(prepared))) => prepared,
+        Ok(Ok(Err(failure))) => return Ran::Failed(failure),
+        Ok(Err(_panic)) => return Ran::Failed(Failure::Unclean(RollbackCause::Panicked)),
+        Err(_) => return Ran::Failed(Failure::Unclean(RollbackCause::TimedOut(limit))),
+    };
+    // From here on only the database knows.
+    match timeout(limit, tx.commit()).await {
+        Ok(Ok(())) => Ran::Committed(value),
+        Ok(Err(error)) => Ran::Undecided(value, Some(error.into())),
+        Err(_) => Ran::Undecided(value, None),
+    }
+}
+
+/// Everything from BEGIN to the last read before COMMIT.
+async fn prepare<'c, DB, M, W>(
+    conn: &'c mut DB::Connection,
+    attempt: &Attempt<'_>,
+    message: &M,
+    work: W,
+) -> Result<(Transaction<'c, DB>, W::Value), Failure>
+where
+    DB: SupportedDatabase,
+    M: Sync,
+    W: Work<DB, M>,
+{
+    let mut tx = DB::begin(conn, DB::BEGIN_LOCAL).await.map_err(Failure::Begin)?;
+    let fence = statements::commit(DB::DIALECT, attempt.msg_id, attempt.token);
+    if DB::run(&mut tx, fence).await.map_err(Failure::Begin)? == 0 {
+        return Err(undo(tx, RollbackCause::Settled).await);
+    }
+    let watch = Arc::new(Watch::default());
+    let result = work.run(&mut Tx::lend(&mut *tx, Arc::clone(&watch)), message).await;
+    let value = match result {
+        Ok(value) => value,
+        Err(error) => return Err(undo(tx, RollbackCause::Execute(error)).await),
+    };
+    if watch.is_doomed() {
+        return Err(undo(tx, RollbackCause::Swallowed).await);
+    }
+    if !watch.saw_only_success() {
+        last_read::<DB>(&mut tx, attempt).await.map_err(Failure::Unclean)?;
+    }
+    Ok((tx, value))
+}
+
+/// Catches what a driver's `Ok` hides: that the transaction was aborted, rolled back or ended, and is not the one that
+/// began. On failure nobody knows what state the connection is in.
+async fn last_read<DB: SupportedDatabase>(
+    conn: &mut DB::Connection,
+    attempt: &Attempt<'_>,
+) -> Result<(), RollbackCause> {
+    let statement = statements::last_read(DB::DIALECT, attempt.msg_id, attempt.token);
+    // An aborted PostgreSQL transaction refuses to read.
+    let rows = DB::rows(conn, statement, &[Column::Text, Column::Int]).await.map_err(|_| RollbackCause::Swallowed)?;
+    let intact = rows.first().is_some_and(|row| row.text(0) == State::Committed.as_str() && row.int(1) == Some(1));
+    if !intact {
+        return Err(RollbackCause::EndedByExecute);
+    }
+    if let Some(release) = statements::release_savepoint(DB::DIALECT) {
+        DB::script(conn, release).await.map_err(|_| RollbackCause::EndedByExecute)?;
+    }
+    Ok(())
+}
+
+async fn undo<DB: SupportedDatabase>(tx: Transaction<'_, DB>, cause: RollbackCause) -> Failure {
+    match tx.rollback().await {
+        Ok(()) => Failure::Clean(cause),
+        Err(_) => Failure::Unclean(cause),
+    }
+}
+
+/// The COMMIT was sent. Reading PREPARING would prove nothing, since it may still be on its way: the compare-and-swap
+/// waits for the row's lock, and what it finds is final.
+async fn settle<DB: SupportedDatabase, T>(
+    store: &Store<DB>,
+    attempt: &Attempt<'_>,
+    value: T,
+    error: Option<BoxError>,
+) -> Outcome<T> {
+    match roll_back(store, attempt).await {
+        Ok(Some(State::Committed)) => Outcome::Committed(value),
+        Ok(Some(State::RolledBack)) => {
+            let cause = error.unwrap_or_else(|| "COMMIT was not answered in time".into());
+            Outcome::RolledBack { cause: RollbackCause::Database(cause), proven: true }
+        }
+        Ok(Some(State::Preparing) | None) | Err(()) => Outcome::InDoubt(error),
+    }
+}
+
+async fn roll_back<DB: SupportedDatabase>(store: &Store<DB>, attempt: &Attempt<'_>) -> Result<Option<State>, ()> {
+    store.roll_back(attempt.msg_id, attempt.token).await.map_err(|error: StoreError| {
+        tracing::warn!(msg_id = attempt.msg_id, error = &error as &dyn std::error::Error, "left to the settler");
+    })
+}

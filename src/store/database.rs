@@ -1,0 +1,146 @@
+//! The port to the databases: what the SDK needs of one, and the code that all three adapters share.
+
+use futures_util::future::BoxFuture;
+use sqlx::Pool;
+
+use super::statement::{Column, Dialect, Row, Statement};
+
+/// A database that can hold `tx_log`: [`sqlx::Postgres`], [`sqlx::MySql`] (MariaDB too) or [`sqlx::Sqlite`], each
+/// behind the crate feature of its name.
+///
+/// Sealed: the guarantees rest on how each database locks, reads and commits.
+pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
+    /// Which SQL it speaks.
+    #[doc(hidden)]
+    const DIALECT: Dialect;
+
+    /// Begins the local transaction.
+    #[doc(hidden)]
+    const BEGIN_LOCAL: &'static str;
+
+    /// Begins a transaction of the SDK's own: READ COMMITTED, or the write lock where there is but one.
+    #[doc(hidden)]
+    const BEGIN_OWN: &'static str;
+
+    /// Whether a text of DML with bound arguments is certainly one statement that cannot end the transaction.
+    #[doc(hidden)]
+    const PREPARED_IS_ONE_STATEMENT: bool;
+
+    /// Runs one statement and counts its rows.
+    #[doc(hidden)]
+    fn run(conn: &mut Self::Connection, statement: Statement) -> BoxFuture<'_, sqlx::Result<u64>>;
+
+    /// Runs one query and reads all of its rows.
+    #[doc(hidden)]
+    fn rows<'c>(
+        conn: &'c mut Self::Connection,
+        statement: Statement,
+        columns: &'static [Column],
+    ) -> BoxFuture<'c, sqlx::Result<Vec<Row>>>;
+
+    /// Runs a script without arguments.
+    #[doc(hidden)]
+    fn script<'c>(conn: &'c mut Self::Connection, sql: &'static str) -> BoxFuture<'c, sqlx::Result<()>>;
+
+    /// Begins a transaction on `conn`.
+    #[doc(hidden)]
+    fn begin<'c>(
+        conn: &'c mut Self::Connection,
+        sql: &'static str,
+    ) -> BoxFuture<'c, sqlx::Result<sqlx::Transaction<'c, Self>>>;
+
+    /// Whether `error` means that the transaction it came from must not commit, even when the user's code goes on.
+    #[doc(hidden)]
+    fn dooms(error: &sqlx::Error) -> bool;
+
+    /// A small pool of the SDK's own to the same database, or `user` itself where that cannot be (SQLite in memory).
+    #[doc(hidden)]
+    fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>>;
+}
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+}
+
+/// Whether another statement, run alone, may well succeed where `error` came from.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return false };
+    // PostgreSQL: deadlock_detected, serialization_failure. MySQL and MariaDB: 40001 is their deadlock.
+    error.is_unique_violation() || matches!(error.code().as_deref(), Some("40P01" | "40001"))
+}
+
+/// The parts of [`SupportedDatabase`] that read the same for every sqlx driver.
+macro_rules! sqlx_driver {
+    ($database:ty) => {
+        fn run(
+            conn: &mut <$database as sqlx::Database>::Connection,
+            statement: crate::store::statement::Statement,
+        ) -> futures_util::future::BoxFuture<'_, sqlx::Result<u64>> {
+            Box::pin(async move {
+                let query = $crate::store::database::bind!($database, statement);
+                Ok(query.execute(conn).await?.rows_affected())
+            })
+        }
+
+        fn rows<'c>(
+            conn: &'c mut <$database as sqlx::Database>::Connection,
+            statement: crate::store::statement::Statement,
+            columns: &'static [crate::store::statement::Column],
+        ) -> futures_util::future::BoxFuture<'c, sqlx::Result<Vec<crate::store::statement::Row>>> {
+            use crate::store::statement::{Column, Row, Value};
+            use sqlx::Row as _;
+            Box::pin(async move {
+                let query = $crate::store::database::bind!($database, statement);
+                let rows = query.fetch_all(conn).await?;
+                rows.iter()
+                    .map(|row| {
+                        let value = |(position, column): (usize, &Column)| match column {
+                            // As bytes, since MySQL's keys are VARBINARY; unchecked, for the same reason.
+                            Column::Text => row
+                                .try_get_unchecked::<Option<Vec<u8>>, _>(position)?
+                                .map(String::from_utf8)
+                                .transpose()
+                                .map(Value::Text)
+                                .map_err(|error| sqlx::Error::Decode(Box::new(error))),
+                            Column::Int => Ok(Value::Int(row.try_get_unchecked(position)?)),
+                        };
+                        columns.iter().enumerate().map(value).collect::<sqlx::Result<Vec<_>>>().map(Row)
+                    })
+                    .collect()
+            })
+        }
+
+        fn script<'c>(
+            conn: &'c mut <$database as sqlx::Database>::Connection,
+            sql: &'static str,
+        ) -> futures_util::future::BoxFuture<'c, sqlx::Result<()>> {
+            Box::pin(async move { sqlx::raw_sql(sql).execute(conn).await.map(drop) })
+        }
+
+        fn begin<'c>(
+            conn: &'c mut <$database as sqlx::Database>::Connection,
+            sql: &'static str,
+        ) -> futures_util::future::BoxFuture<'c, sqlx::Result<sqlx::Transaction<'c, Self>>> {
+            Box::pin(sqlx::Connection::begin_with(conn, sql))
+        }
+    };
+}
+
+macro_rules! bind {
+    ($database:ty, $statement:expr) => {{
+        use crate::store::statement::Arg;
+        let (sql, args) = $statement.into_parts();
+        let mut query = sqlx::query::<$database>(sqlx::AssertSqlSafe(sql));
+        for arg in args {
+            query = match arg {
+                Arg::Text(text) => query.bind(text),
+                Arg::Bytes(bytes) => query.bind(Vec::from(bytes)),
+                Arg::Int(number) => query.bind(number),
+            };
+        }
+        query
+    }};
+}
+
+#[allow(unused_imports, reason = "unused only when no database feature is on")]
+pub(crate) use {bind, sqlx_driver};

@@ -1,0 +1,297 @@
+//! `tx_log` in the user's database: the flow of each operation, written once for all dialects.
+//!
+//! [`SupportedDatabase`] is the port, `postgres`, `mysql` and `sqlite` are its adapters, and `statements` has all SQL.
+
+pub(crate) mod database;
+mod migrate;
+#[cfg(feature = "mysql")]
+mod mysql;
+mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+pub(crate) mod statement;
+pub(crate) mod statements;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use sqlx::Pool;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::protocol::{ClaimAnswer, LogRow, State, answer_claim};
+pub use database::SupportedDatabase;
+pub use migrate::{MigrateError, ddl, migrate};
+pub use open::OpenError;
+use statement::{Column, Row, Statement};
+use statements::Purge;
+
+/// Claims come in batches of 1 to [`MAX_CLAIMS`] rows, each size a statement of its own.
+const STATEMENT_CACHE: usize = 512;
+/// Rows of one claim statement. Beyond it a batch saves no more round trips that matter.
+pub(crate) const MAX_CLAIMS: usize = 128;
+
+/// One attempt to send one message, as `tx_log` keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub msg_id: String,
+    pub token: String,
+    pub kind: String,
+    pub producer_group: String,
+    pub topic: String,
+    pub tag: Option<String>,
+    pub ordering_key: Option<String>,
+    pub payload: Bytes,
+    /// JSON: an array of pairs.
+    pub headers: String,
+    pub deadline: Duration,
+}
+
+impl Claim {
+    fn deadline_micros(&self) -> i64 {
+        micros(self.deadline)
+    }
+}
+
+/// What a claim was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimOutcome {
+    /// The row is PREPARING under this attempt's token.
+    Won,
+    /// The row is somebody else's.
+    Lost(ClaimAnswer),
+}
+
+/// A half whose claim never came.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tombstone {
+    pub msg_id: String,
+    pub token: String,
+    pub kind: String,
+    pub producer_group: String,
+    pub topic: String,
+}
+
+/// The row of a message id, and who showed it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub msg_id: String,
+    pub row: LogRow,
+    pub on_primary: bool,
+    pub confirmed: bool,
+}
+
+/// A statement of the SDK's own that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("the database answered with an error")]
+    Sqlx(#[from] sqlx::Error),
+    #[error("the database did not answer within {0:?}")]
+    TimedOut(Duration),
+}
+
+/// The SDK's own way to `tx_log`: a few connections that the users' transactions cannot starve.
+pub(crate) struct Store<DB: SupportedDatabase> {
+    /// For checks and housekeeping.
+    pool: Pool<DB>,
+    /// For claims alone: a statement that waits for a lock must not hold them up.
+    claims: Pool<DB>,
+    scope: String,
+    timeout: Duration,
+    writers: Option<Arc<Mutex<()>>>,
+}
+
+/// Held while one writes to a database that has one writer at a time.
+pub(crate) type WriteTurn<'a> = Option<MutexGuard<'a, ()>>;
+
+impl<DB: SupportedDatabase> Store<DB> {
+    /// Which database this is.
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// Waits for this process's turn to write. SQLite has one write lock, and its own waiting is neither fair nor
+    /// long enough for many: writers of one process queue here instead.
+    pub async fn write_turn(&self) -> WriteTurn<'_> {
+        match &self.writers {
+            Some(writers) => Some(writers.lock().await),
+            None => None,
+        }
+    }
+
+    /// Closes the SDK's own connections. The user's pool stays open.
+    pub async fn close(&self, user: &Pool<DB>) {
+        // A database in memory shares the user's pool.
+        if !Arc::ptr_eq(&self.pool.connect_options(), &user.connect_options()) {
+            self.pool.close().await;
+            self.claims.close().await;
+        }
+    }
+
+    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
+    pub async fn claim(&self, claims: &[&Claim]) -> Result<Vec<ClaimOutcome>, StoreError> {
+        let mut sorted = claims.to_vec();
+        // Two instances that claim the same ids in the same order cannot deadlock.
+        sorted.sort_unstable_by(|a, b| a.msg_id.cmp(&b.msg_id));
+        let statement = statements::claim(DB::DIALECT, &sorted);
+        match self.write(&self.claims, |conn| DB::run(conn, statement)).await {
+            Ok(_) => Ok(vec![ClaimOutcome::Won; claims.len()]),
+            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => {
+                let mut outcomes = Vec::with_capacity(claims.len());
+                for claim in claims {
+                    outcomes.push(self.claim_one(claim).await?);
+                }
+                Ok(outcomes)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Rows come and go between the statements below; each loss of a race is followed by a fresh look.
+    async fn claim_one(&self, claim: &Claim) -> Result<ClaimOutcome, StoreError> {
+        loop {
+            let insert = statements::claim(DB::DIALECT, &[claim]);
+            match self.write(&self.claims, |conn| DB::run(conn, insert)).await {
+                Ok(_) => return Ok(ClaimOutcome::Won),
+                Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => {}
+                Err(error) => return Err(error),
+            }
+            let Some(seen) = self.read([claim.msg_id.as_str()]).await?.pop() else { continue };
+            match answer_claim(seen.row) {
+                ClaimAnswer::MayReplace { rolled_back_token } => {
+                    let replace = statements::replace_claim(DB::DIALECT, claim, &rolled_back_token);
+                    // The token is in the condition and changes, so that matched rows are changed rows.
+                    if self.write(&self.claims, |conn| DB::run(conn, replace)).await? == 1 {
+                        return Ok(ClaimOutcome::Won);
+                    }
+                }
+                answer => return Ok(ClaimOutcome::Lost(answer)),
+            }
+        }
+    }
+
+    /// Makes sure that the attempt can never commit any more, unless it already has, and tells what it became.
+    /// `None` when its row is not there, or not its own any more.
+    pub async fn roll_back(&self, msg_id: &str, token: &str) -> Result<Option<State>, StoreError> {
+        let statement = statements::roll_back(DB::DIALECT, msg_id, token);
+        if self.write(&self.pool, |conn| DB::run(conn, statement)).await? == 1 {
+            return Ok(Some(State::RolledBack));
+        }
+        let seen = self.read([msg_id]).await?.pop();
+        Ok(seen.filter(|seen| seen.row.token == token).and_then(|seen| seen.row.state.ok()))
+    }
+
+    /// The rows of these message ids; none for an id without a row.
+    pub async fn read<'a>(&self, msg_ids: impl IntoIterator<Item = &'a str>) -> Result<Vec<Seen>, StoreError> {
+        const COLUMNS: &[Column] = &[Column::Text, Column::Text, Column::Text, Column::Int, Column::Int];
+        let statement = statements::read(DB::DIALECT, msg_ids);
+        let rows = self.within(&self.pool, |conn| DB::rows(conn, statement, COLUMNS)).await?;
+        Ok(rows.iter().map(Seen::from).collect())
+    }
+
+    /// Notes that the broker acknowledged the end of these committed messages.
+    pub async fn confirm(&self, msg_ids: &[String]) -> Result<(), StoreError> {
+        let statement = statements::confirm(DB::DIALECT, msg_ids.iter().map(String::as_str));
+        self.write(&self.pool, |conn| DB::run(conn, statement)).await.map(drop)
+    }
+
+    /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns their ids.
+    pub async fn settle_expired(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        self.take(statements::expired(DB::DIALECT, limit as i64), |ids| {
+            statements::settle(DB::DIALECT, ids.iter().map(String::as_str))
+        })
+        .await
+    }
+
+    /// Deletes up to `limit` final rows that are older than the retention, and returns their ids.
+    pub async fn purge(&self, retention: Duration, limit: usize) -> Result<Vec<String>, StoreError> {
+        let mut purged = Vec::new();
+        for what in [Purge::Committed, Purge::RolledBack] {
+            let select = statements::purgeable(DB::DIALECT, what, micros(retention), limit as i64);
+            let delete = |ids: &[String]| statements::purge(DB::DIALECT, ids.iter().map(String::as_str));
+            purged.append(&mut self.take(select, delete).await?);
+        }
+        Ok(purged)
+    }
+
+    /// Writes a tombstone, unless the message id has a row.
+    pub async fn bury(&self, tombstone: &Tombstone) -> Result<(), StoreError> {
+        let statement = statements::bury(DB::DIALECT, tombstone);
+        match self.write(&self.pool, |conn| DB::run(conn, statement)).await {
+            Ok(_) => Ok(()),
+            // The row that came first decides.
+            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Locks the rows that `select` finds and changes them, in one transaction.
+    async fn take(
+        &self,
+        select: Statement,
+        change: impl FnOnce(&[String]) -> Statement + Send + 'static,
+    ) -> Result<Vec<String>, StoreError> {
+        self.write(&self.pool, |conn| {
+            Box::pin(async move {
+                let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
+                let rows = DB::rows(&mut tx, select, &[Column::Text]).await?;
+                let ids: Vec<String> = rows.iter().map(|row| row.text(0).to_owned()).collect();
+                if !ids.is_empty() {
+                    DB::run(&mut tx, change(&ids)).await?;
+                }
+                tx.commit().await?;
+                Ok(ids)
+            })
+        })
+        .await
+    }
+
+    async fn write<T>(
+        &self,
+        pool: &Pool<DB>,
+        work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
+    ) -> Result<T, StoreError> {
+        let _turn = self.write_turn().await;
+        self.within(pool, work).await
+    }
+
+    async fn within<T>(
+        &self,
+        pool: &Pool<DB>,
+        work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
+    ) -> Result<T, StoreError> {
+        within(pool, self.timeout, work).await
+    }
+}
+
+/// Runs `work` on a connection of `pool`. A connection whose work was cut off is closed, never given back.
+async fn within<DB: SupportedDatabase, T>(
+    pool: &Pool<DB>,
+    timeout: Duration,
+    work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
+) -> Result<T, StoreError> {
+    let timed_out = |_| StoreError::TimedOut(timeout);
+    let mut conn = tokio::time::timeout(timeout, pool.acquire()).await.map_err(timed_out)??;
+    let result = tokio::time::timeout(timeout, work(&mut conn)).await;
+    if result.is_err() {
+        drop(conn.detach());
+    }
+    Ok(result.map_err(timed_out)??)
+}
+
+impl From<&Row> for Seen {
+    fn from(row: &Row) -> Self {
+        Self {
+            msg_id: row.text(0).to_owned(),
+            row: LogRow { token: row.text(1).to_owned(), state: row.text(2).parse() },
+            on_primary: row.int(3) == Some(1),
+            confirmed: row.int(4) == Some(1),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
+}

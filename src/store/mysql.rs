@@ -1,0 +1,42 @@
+//! MySQL and MariaDB.
+
+use futures_util::future::BoxFuture;
+use sqlx::{
+    MySql, Pool,
+    mysql::{MySqlDatabaseError, MySqlPoolOptions},
+};
+
+use super::{
+    database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
+    statement::Dialect,
+};
+
+/// `ER_LOCK_DEADLOCK`: the server rolled the whole transaction back, and autocommits what follows.
+const DEADLOCK: u16 = 1213;
+/// `ER_LOCK_WAIT_TIMEOUT`: the server rolled back the statement, or with `innodb_rollback_on_timeout` everything.
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+
+impl Sealed for MySql {}
+
+impl SupportedDatabase for MySql {
+    const DIALECT: Dialect = Dialect::MySql;
+    // The savepoint is gone when anything ended the transaction behind the SDK's back.
+    const BEGIN_LOCAL: &'static str = "BEGIN; SAVEPOINT rocketmq_tx";
+    const BEGIN_OWN: &'static str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN";
+    // A prepared text is one statement, and functions and triggers may not commit (MySQL manual, 27.8).
+    const PREPARED_IS_ONE_STATEMENT: bool = true;
+
+    sqlx_driver!(MySql);
+
+    fn dooms(error: &sqlx::Error) -> bool {
+        error
+            .as_database_error()
+            .and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>())
+            .is_some_and(|error| matches!(error.number(), DEADLOCK | LOCK_WAIT_TIMEOUT))
+    }
+
+    fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
+        let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
+        Box::pin(MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options))
+    }
+}

@@ -1,0 +1,161 @@
+//! What must be true of a database before the first message, and the words for what is not.
+
+use std::{sync::Arc, time::Duration};
+
+use sqlx::Pool;
+use tokio::sync::Mutex;
+
+use super::{
+    Store, StoreError, SupportedDatabase, migrate,
+    statement::{Column, Dialect, Row, Statement},
+    statements, within,
+};
+
+/// Why a database cannot be used. The text names the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No connection.
+    #[error("could not connect to the database; check its URL, that it runs, and that its user may log in")]
+    Connect(#[source] sqlx::Error),
+    /// It did not answer.
+    #[error("the database did not answer within {0:?}; check that it is not overloaded or locked")]
+    TimedOut(Duration),
+    /// A check failed to run.
+    #[error(
+        "the database refused a query of the start-up checks; the user needs SELECT, INSERT, UPDATE and DELETE on tx_log"
+    )]
+    Query(#[source] sqlx::Error),
+    /// A standby, or a server with `read_only`.
+    #[error(
+        "the database is a read-only replica; connect to the primary (check-backs must read committed rows without lag)"
+    )]
+    Replica,
+    /// Too old.
+    #[error("{server} is too old: {needed} is needed, for {why}; upgrade the database server")]
+    TooOld {
+        /// The server and its version.
+        server: String,
+        /// The oldest that works.
+        needed: &'static str,
+        /// The feature that it lacks.
+        why: &'static str,
+    },
+    /// Tables or columns are missing.
+    #[error(
+        "the database lacks {}; run `rocketmq_tx::migrate(&pool)`, or apply the script of `rocketmq_tx::ddl` with \
+         your own migrations", .missing.join(", ")
+    )]
+    Schema {
+        /// Each missing table, or column as `table.column`.
+        missing: Vec<String>,
+    },
+    /// The scope's row is missing.
+    #[error("table tx_scope is empty; apply the INSERT at the end of the first script of `rocketmq_tx::ddl`")]
+    NoScope,
+}
+
+impl OpenError {
+    fn of(error: StoreError) -> Self {
+        match error {
+            StoreError::TimedOut(timeout) => Self::TimedOut(timeout),
+            StoreError::Sqlx(
+                error
+                @ (sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed),
+            ) => Self::Connect(error),
+            StoreError::Sqlx(error) => Self::Query(error),
+        }
+    }
+}
+
+/// Connections for checks and housekeeping: a lock wait, a batch and a question may run at once.
+const OWN_CONNECTIONS: u32 = 3;
+/// One batch of claims is under way while the next one gathers.
+const CLAIM_CONNECTIONS: u32 = 1;
+
+impl<DB: SupportedDatabase> Store<DB> {
+    /// Connects to the database of `user` and checks it. Nothing is written.
+    pub async fn open(user: &Pool<DB>, timeout: Duration) -> Result<Self, OpenError> {
+        let connect = |connections| async move {
+            tokio::time::timeout(timeout, DB::own_pool(user, connections))
+                .await
+                .map_err(|_| OpenError::TimedOut(timeout))?
+                .map_err(OpenError::Connect)
+        };
+        let pool = connect(OWN_CONNECTIONS).await?;
+        check_server(&pool, timeout).await?;
+        let missing = migrate::missing(&pool, timeout).await.map_err(OpenError::of)?;
+        if !missing.is_empty() {
+            return Err(OpenError::Schema { missing });
+        }
+        let rows = ask(&pool, timeout, statements::scope(DB::DIALECT), &[Column::Text, Column::Int]).await?;
+        let scope = rows.first().ok_or(OpenError::NoScope)?.text(0).to_owned();
+        let writers = (DB::DIALECT == Dialect::Sqlite).then(|| Arc::new(Mutex::new(())));
+        Ok(Self { claims: connect(CLAIM_CONNECTIONS).await?, pool, scope, timeout, writers })
+    }
+}
+
+async fn ask<DB: SupportedDatabase>(
+    pool: &Pool<DB>,
+    timeout: Duration,
+    statement: Statement,
+    columns: &'static [Column],
+) -> Result<Vec<Row>, OpenError> {
+    within(pool, timeout, |conn| DB::rows(conn, statement, columns)).await.map_err(OpenError::of)
+}
+
+async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<(), OpenError> {
+    let rows = ask(pool, timeout, statements::server(DB::DIALECT), &[Column::Text, Column::Int]).await?;
+    let row = &rows[0];
+    check_version(DB::DIALECT, row.text(0))?;
+    if row.int(1) != Some(1) {
+        return Err(OpenError::Replica);
+    }
+    Ok(())
+}
+
+fn check_version(dialect: Dialect, version: &str) -> Result<(), OpenError> {
+    let mariadb = version.contains("MariaDB");
+    // Old MariaDB servers put 5.5.5- before their version, for replicas that are older still.
+    let numbers = version.strip_prefix("5.5.5-").filter(|_| mariadb).unwrap_or(version);
+    let mut parts = numbers.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let found = [(); 3].map(|()| parts.next().unwrap_or(0));
+    let (name, needed, minimum, why) = match (dialect, mariadb) {
+        (Dialect::Postgres, _) => ("PostgreSQL", "PostgreSQL 13", [13, 0, 0], "pg_current_xact_id()"),
+        (Dialect::MySql, true) => ("MariaDB", "MariaDB 10.6", [10, 6, 0], "FOR UPDATE SKIP LOCKED"),
+        (Dialect::MySql, false) => ("MySQL", "MySQL 8.0.1", [8, 0, 1], "FOR UPDATE SKIP LOCKED"),
+        (Dialect::Sqlite, _) => ("SQLite", "SQLite 3.42", [3, 42, 0], "unixepoch('subsec')"),
+    };
+    if found < minimum {
+        return Err(OpenError::TooOld { server: format!("{name} {version}"), needed, why });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_without_skip_locked_are_refused_by_name() {
+        for (dialect, version, good) in [
+            (Dialect::Postgres, "15.18 (Debian 15.18-0+deb12u1)", true),
+            (Dialect::Postgres, "13.0", true),
+            (Dialect::Postgres, "12.22", false),
+            (Dialect::MySql, "10.11.19-MariaDB-0+deb12u1", true),
+            (Dialect::MySql, "5.5.5-10.6.1-MariaDB", true),
+            (Dialect::MySql, "10.5.23-MariaDB", false),
+            (Dialect::MySql, "8.4.2", true),
+            (Dialect::MySql, "8.0.0-dmr", false),
+            (Dialect::MySql, "5.7.44-log", false),
+            (Dialect::Sqlite, "3.50.2", true),
+            (Dialect::Sqlite, "3.39.0", false),
+        ] {
+            let result = check_version(dialect, version);
+            assert_eq!(result.is_ok(), good, "{version}");
+            if let Err(error) = result {
+                assert!(error.to_string().contains(version) && error.to_string().contains("upgrade"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! PostgreSQL.
+
+use futures_util::future::BoxFuture;
+use sqlx::{Pool, Postgres, postgres::PgPoolOptions};
+
+use super::{
+    database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
+    statement::Dialect,
+};
+
+impl Sealed for Postgres {}
+
+impl SupportedDatabase for Postgres {
+    const DIALECT: Dialect = Dialect::Postgres;
+    const BEGIN_LOCAL: &'static str = "BEGIN";
+    const BEGIN_OWN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    // The extended protocol takes one statement, and no function called from DML can end its transaction.
+    const PREPARED_IS_ONE_STATEMENT: bool = true;
+
+    sqlx_driver!(Postgres);
+
+    fn dooms(error: &sqlx::Error) -> bool {
+        // Any error of the server aborts the transaction; COMMIT would then answer ROLLBACK, which sqlx reports as Ok.
+        error.as_database_error().is_some()
+    }
+
+    fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
+        let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
+        Box::pin(PgPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options))
+    }
+}

@@ -1,0 +1,134 @@
+//! What the SDK saw of the statements of one local transaction.
+//!
+//! It answers two questions when the user's code returns `Ok`: did a statement fail in a way that forbids COMMIT, and
+//! was everything so plain that the last read of the row can be spared.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use sqlx::{Execute, SqlStr, error::BoxDynError};
+
+use crate::store::SupportedDatabase;
+
+/// Shared by the transaction and the queries that it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    doomed: AtomicBool,
+    sight_lost: AtomicBool,
+    /// Statements that were begun and not seen to their end.
+    open: AtomicUsize,
+}
+
+impl Watch {
+    /// A statement's failure forbids COMMIT, whatever the user's code made of it.
+    pub fn is_doomed(&self) -> bool {
+        self.doomed.load(Relaxed)
+    }
+
+    pub fn doom(&self) {
+        self.doomed.store(true, Relaxed);
+    }
+
+    /// Something ran that the SDK did not see, or not to its end.
+    pub fn lose_sight(&self) {
+        self.sight_lost.store(true, Relaxed);
+    }
+
+    /// Every statement was plain DML and was seen to succeed: the row is as this transaction left it.
+    pub fn saw_only_success(&self) -> bool {
+        !self.is_doomed() && !self.sight_lost.load(Relaxed) && self.open.load(Relaxed) == 0
+    }
+
+    pub(super) fn begun(&self) {
+        self.open.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn succeeded(&self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn failed<DB: SupportedDatabase>(&self, error: &sqlx::Error) {
+        self.lose_sight();
+        if DB::dooms(error) {
+            self.doom();
+        }
+    }
+}
+
+/// A query on its way to the database, looked at as it passes.
+pub(super) struct Watched<E> {
+    query: E,
+    watch: std::sync::Arc<Watch>,
+}
+
+impl<E> Watched<E> {
+    pub fn new(query: E, watch: &std::sync::Arc<Watch>) -> Self {
+        Self { query, watch: std::sync::Arc::clone(watch) }
+    }
+}
+
+impl<'q, DB: SupportedDatabase, E: Execute<'q, DB>> Execute<'q, DB> for Watched<E> {
+    fn sql(self) -> SqlStr {
+        let sql = self.query.sql();
+        if !is_plain_dml(sql.as_str()) {
+            self.watch.lose_sight();
+        }
+        sql
+    }
+
+    fn statement(&self) -> Option<&DB::Statement> {
+        self.query.statement()
+    }
+
+    fn take_arguments(&mut self) -> Result<Option<DB::Arguments>, BoxDynError> {
+        let arguments = self.query.take_arguments()?;
+        // Without arguments the text is sent as it is, and may hold several statements.
+        if arguments.is_none() || !DB::PREPARED_IS_ONE_STATEMENT {
+            self.watch.lose_sight();
+        }
+        Ok(arguments)
+    }
+
+    fn persistent(&self) -> bool {
+        self.query.persistent()
+    }
+}
+
+/// Whether a single statement certainly neither ends a transaction nor changes how it runs, by its first word.
+fn is_plain_dml(sql: &str) -> bool {
+    let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    ["SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE"].iter().any(|plain| word.eq_ignore_ascii_case(plain))
+        && !names_the_log(sql)
+}
+
+/// The user's statement may touch the very row that the last read would look at.
+fn names_the_log(sql: &str) -> bool {
+    sql.as_bytes().windows(6).any(|window| window.eq_ignore_ascii_case(b"tx_log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain_dml;
+
+    #[test]
+    fn only_plain_dml_spares_the_last_read() {
+        for sql in ["select 1", "  INSERT INTO t VALUES ($1)", "Update t SET a = 1", "DELETE FROM t", "REPLACE INTO t"]
+        {
+            assert!(is_plain_dml(sql), "{sql}");
+        }
+        for sql in [
+            "",
+            "COMMIT",
+            "BEGIN",
+            "CREATE TABLE t (a INT)",
+            "CALL p()",
+            "DO $$ BEGIN COMMIT; END $$",
+            "/* c */ SELECT 1",
+            "/*! START TRANSACTION */",
+            "SELECTED",
+            "UPDATE TX_LOG SET state = 'ROLLED_BACK'",
+            "SET autocommit = 1",
+        ] {
+            assert!(!is_plain_dml(sql), "{sql}");
+        }
+    }
+}
