@@ -1,6 +1,6 @@
 //! What names, ids, bodies and properties may look like. Checked before anything is written.
 
-use crate::broker::property;
+use super::property;
 
 /// The sizes that one message may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,11 +21,9 @@ fn heartbeat(link: &Link) -> RemotingCommand {
 #[test]
 fn only_a_request_that_was_not_written_reached_nothing() {
     assert_eq!(Reached::from(Some(OutboundRequestStage::BeforeWrite)), Reached::Nothing);
-    for stage in [
-        OutboundRequestStage::Writing,
-        OutboundRequestStage::AwaitingResponse,
-        OutboundRequestStage::ResponseReceived,
-    ] {
+    for stage in
+        [OutboundRequestStage::Writing, OutboundRequestStage::AwaitingResponse, OutboundRequestStage::ResponseReceived]
+    {
         assert_eq!(Reached::from(Some(stage)), Reached::Perhaps);
     }
     assert_eq!(Reached::from(None), Reached::Perhaps);
