@@ -89,6 +89,7 @@ async fn answer(broker: &dyn Broker, confirmer: &Confirmer, counting: &Counting,
     match broker.end(&check.half, end, EndOrigin::CheckBack).instrument(span).await {
         Ok(()) if end == End::Commit => {
             if let Some(identity) = check.identity {
+                counting.check_acknowledged(&identity.msg_id);
                 confirmer.confirmed(identity.msg_id);
             }
         }
