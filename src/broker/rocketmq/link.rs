@@ -26,7 +26,7 @@ use rocketmq_transport::api::{
 };
 use tokio::{sync::Notify, time};
 
-use super::check::CheckReceiver;
+use super::{check::CheckReceiver, knock::Knocks};
 use crate::broker::BrokerError;
 
 /// How much later than ours the transport's own deadline is. The transport closes the connection when its deadline
@@ -44,6 +44,7 @@ pub(super) struct Link {
     name_servers: Vec<String>,
     /// Index of the name server that answered last.
     preferred: AtomicUsize,
+    knocks: Knocks,
     timeout: Duration,
     closed: AtomicBool,
     /// Told when a request failed, so that heartbeats probe the connections at once.
@@ -63,6 +64,7 @@ impl Link {
             commands: RemotingCommandFactory::new(defaults),
             name_servers,
             preferred: AtomicUsize::new(0),
+            knocks: Knocks::default(),
             timeout,
             closed: AtomicBool::new(false),
             trouble: Notify::new(),
@@ -108,9 +110,13 @@ impl Link {
     ) -> Result<RemotingCommand, RequestFailure> {
         self.refuse_when_closed()?;
         let deadline = RequestDeadline::after(self.timeout + TRANSPORT_GRACE);
-        let request = self.client.request(RequestTarget::Endpoint(address.into()), command, deadline);
+        let request = async {
+            self.find_somebody(address).await?;
+            let target = RequestTarget::Endpoint(address.into());
+            self.answer(self.client.request(target, command, deadline).await)
+        };
         let answer = match time::timeout(self.timeout, request).await {
-            Ok(outcome) => self.answer(outcome),
+            Ok(answer) => answer,
             Err(_elapsed) => Err(RequestFailure::no_answer(self.timeout)),
         };
         if answer.is_err() {
@@ -127,6 +133,7 @@ impl Link {
         command: RemotingCommand,
     ) -> Result<RemotingCommand, RequestFailure> {
         let deadline = RequestDeadline::after(self.timeout);
+        self.find_somebody(address).await?;
         let outcome = self.client.request(RequestTarget::Endpoint(address.into()), command, deadline).await;
         self.answer(outcome)
     }
@@ -157,6 +164,15 @@ impl Link {
         ))
     }
 
+    async fn find_somebody(&self, address: &str) -> Result<(), RequestFailure> {
+        if self.is_connected(address) {
+            return Ok(());
+        }
+        // Shorter than the request, so that an address that swallows attempts is told from one that does not answer.
+        let nobody = |reason| RequestFailure { reached: Reached::Nothing, reason };
+        self.knocks.at(address, self.timeout / 2).await.map_err(nobody)
+    }
+
     fn refuse_when_closed(&self) -> Result<(), RequestFailure> {
         if self.is_closed() {
             return Err(RequestFailure { reached: Reached::Nothing, reason: "this producer was shut down".to_owned() });
@@ -185,7 +201,9 @@ impl Link {
                     OutboundRequestRejectionReason::QueueSaturated => {
                         "too many requests are waiting on this connection".to_owned()
                     }
-                    OutboundRequestRejectionReason::EndpointUnavailable => "there is no connection".to_owned(),
+                    OutboundRequestRejectionReason::EndpointUnavailable => {
+                        "no connection; after five failed attempts the next one waits 30 s".to_owned()
+                    }
                 },
             ),
             Ok(OutboundRequestOutcome::Contract(_)) => {
