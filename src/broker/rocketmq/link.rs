@@ -1,13 +1,14 @@
 //! One request to one address, and how far a failed one got.
 
 use std::{
+    collections::HashMap,
     error::Error as StdError,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rocketmq_protocol::{
@@ -24,7 +25,10 @@ use rocketmq_transport::api::{
     CachedConnectionState, OutboundRequestOutcome, OutboundRequestRejectionReason, OutboundRequestStage,
     RemotingClient, RequestDeadline, RequestTarget, TransportError,
 };
-use tokio::{sync::Notify, time};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time,
+};
 
 use super::{check::CheckReceiver, knock::Knocks};
 use crate::broker::BrokerError;
@@ -33,6 +37,10 @@ use crate::broker::BrokerError;
 /// passes, and so fails every other request in flight on it; one slow answer must not do that. A connection that is
 /// really dead is closed by the heartbeat, which uses the transport's deadline.
 const TRANSPORT_GRACE: Duration = Duration::from_secs(30);
+
+/// How many requests may wait for one broker's answers at once; more wait for their turn. The transport refuses what does
+/// not fit into its queue of about a thousand, and a broker that is given too many at once refuses some of them as busy.
+const IN_FLIGHT_MAX: usize = 512;
 
 /// The longest part of a broker's remark that an error repeats, in characters.
 const REMARK_MAX: usize = 300;
@@ -45,6 +53,8 @@ pub(super) struct Link {
     /// Index of the name server that answered last.
     preferred: AtomicUsize,
     knocks: Knocks,
+    /// The turns of each address.
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
     timeout: Duration,
     closed: AtomicBool,
     /// Told when a request failed, so that heartbeats probe the connections at once.
@@ -65,6 +75,7 @@ impl Link {
             name_servers,
             preferred: AtomicUsize::new(0),
             knocks: Knocks::default(),
+            turns: Mutex::default(),
             timeout,
             closed: AtomicBool::new(false),
             trouble: Notify::new(),
@@ -110,12 +121,18 @@ impl Link {
     ) -> Result<RemotingCommand, RequestFailure> {
         self.refuse_when_closed()?;
         let deadline = RequestDeadline::after(self.timeout + TRANSPORT_GRACE);
+        let turns = self.turns(address);
+        let started = Instant::now();
+        let Ok(Ok(_turn)) = time::timeout(self.timeout, turns.acquire()).await else {
+            let reason = format!("{IN_FLIGHT_MAX} other requests waited for this broker for {:?}", self.timeout);
+            return Err(RequestFailure { reached: Reached::Nothing, reason });
+        };
         let request = async {
             self.find_somebody(address).await?;
             let target = RequestTarget::Endpoint(address.into());
             self.answer(self.client.request(target, command, deadline).await)
         };
-        let answer = match time::timeout(self.timeout, request).await {
+        let answer = match time::timeout(self.timeout.saturating_sub(started.elapsed()), request).await {
             Ok(answer) => answer,
             Err(_elapsed) => Err(RequestFailure::no_answer(self.timeout)),
         };
@@ -162,6 +179,14 @@ impl Link {
             format!("{doing} failed: no name server answered; is the address right, and is one running there?"),
             failures.join("; "),
         ))
+    }
+
+    fn turns(&self, address: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        match turns.get(address) {
+            Some(of_address) => of_address.clone(),
+            None => turns.entry(address.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT_MAX))).clone(),
+        }
     }
 
     async fn find_somebody(&self, address: &str) -> Result<(), RequestFailure> {
