@@ -2,7 +2,10 @@
 //!
 //! It never runs user code and never writes to `tx_log`, except to note that an answer was acknowledged.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -101,8 +104,19 @@ async fn answer(broker: &dyn Broker, confirmer: &Confirmer, counting: &Counting,
     }
 }
 
+/// Of the questions that gathered about one half, only the last: a check renews the half, and its older copies are done
+/// with. Ending them too would deliver the message once for each.
+fn latest(checks: Vec<CheckBack>) -> Vec<CheckBack> {
+    let mut asked = HashSet::new();
+    let mut latest: Vec<_> =
+        checks.into_iter().rev().filter(|check| asked.insert(check.half.unique_key.clone())).collect();
+    latest.reverse();
+    latest
+}
+
 impl<DB: SupportedDatabase> Answerer<DB> {
     async fn decide(&self, checks: Vec<CheckBack>) -> Vec<(CheckBack, Resolution)> {
+        let checks = latest(checks);
         let ids: Vec<&str> = checks.iter().filter_map(|check| self.ours(check).ok()).map(|id| &*id.msg_id).collect();
         let rows: Result<HashMap<String, Seen>, Unresolved> = if ids.is_empty() {
             Ok(HashMap::new())

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use rocketmq_model::common::message::STRING_HASH_SET;
 use rocketmq_protocol::{common::message::message_decoder::str_to_message_properties, protocol::remoting_command};
 
 use super::*;
@@ -55,9 +56,9 @@ fn a_half_carries_all_that_a_check_back_and_a_consumer_need() {
 
 #[test]
 fn case_39_headers_that_rocketmq_would_act_on_are_refused() {
-    for name in
-        ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "PGROUP", "TX_TOKEN"]
-    {
+    let delays = ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
+    let of_rocketmq = STRING_HASH_SET.iter().map(|name| name.as_ref());
+    for name in delays.into_iter().chain(property::ALL).chain(of_rocketmq) {
         let mut message = message();
         message.headers.push((name.to_owned(), "1".to_owned()));
         let error = properties(None, &message).expect_err(name).to_string();
