@@ -159,7 +159,7 @@ pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
 const DELAYS: [&str; 5] = ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
 /// Properties with a meaning of their own to clients and brokers (`MessageConst.STRING_HASH_SET` of RocketMQ 5.x).
-const RESERVED: [&str; 49] = [
+const RESERVED: [&str; 50] = [
     "KEYS",
     "TAGS",
     "WAIT",
@@ -209,6 +209,7 @@ const RESERVED: [&str; 49] = [
     "ORIGIN_GROUP",
     "TRANS_OFFSET",
     "_SYS_MSG_PRIORITY_",
+    "E_T",
 ];
 
 /// Families of such properties.
