@@ -83,6 +83,19 @@ pub(crate) struct Seen {
     pub confirmed: bool,
 }
 
+/// A row that housekeeping changed or deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub msg_id: String,
+    pub kind: String,
+}
+
+impl From<&Row> for Taken {
+    fn from(row: &Row) -> Self {
+        Self { msg_id: row.text(0).to_owned(), kind: row.text(1).to_owned() }
+    }
+}
+
 /// A statement of the SDK's own that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
@@ -197,21 +210,21 @@ impl<DB: SupportedDatabase> Store<DB> {
         self.write(&self.pool, |conn| DB::run(conn, statement)).await.map(drop)
     }
 
-    /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns their ids.
-    pub async fn settle_expired(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+    /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns them.
+    pub async fn settle_expired(&self, limit: usize) -> Result<Vec<Taken>, StoreError> {
         self.take(statements::expired(DB::DIALECT, limit as i64), |ids| {
-            statements::settle(DB::DIALECT, ids.iter().map(String::as_str))
+            statements::settle(DB::DIALECT, ids.iter().map(|taken| &*taken.msg_id))
         })
         .await
     }
 
-    /// Deletes up to `limit` final rows that are older than the retention, and returns their ids.
-    pub async fn purge(&self, retention: Duration, limit: usize) -> Result<Vec<String>, StoreError> {
-        let mut purged = Vec::new();
+    /// Deletes final rows that are older than the retention, up to `limit` of each kind, and returns how many.
+    pub async fn purge(&self, retention: Duration, limit: usize) -> Result<usize, StoreError> {
+        let mut purged = 0;
         for what in [Purge::Committed, Purge::RolledBack] {
             let select = statements::purgeable(DB::DIALECT, what, micros(retention), limit as i64);
-            let delete = |ids: &[String]| statements::purge(DB::DIALECT, ids.iter().map(String::as_str));
-            purged.append(&mut self.take(select, delete).await?);
+            let delete = |rows: &[Taken]| statements::purge(DB::DIALECT, rows.iter().map(|taken| &*taken.msg_id));
+            purged += self.take(select, delete).await?.len();
         }
         Ok(purged)
     }
@@ -231,18 +244,18 @@ impl<DB: SupportedDatabase> Store<DB> {
     async fn take(
         &self,
         select: Statement,
-        change: impl FnOnce(&[String]) -> Statement + Send + 'static,
-    ) -> Result<Vec<String>, StoreError> {
+        change: impl FnOnce(&[Taken]) -> Statement + Send + 'static,
+    ) -> Result<Vec<Taken>, StoreError> {
         self.write(&self.pool, |conn| {
             Box::pin(async move {
                 let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
-                let rows = DB::rows(&mut tx, select, &[Column::Text]).await?;
-                let ids: Vec<String> = rows.iter().map(|row| row.text(0).to_owned()).collect();
-                if !ids.is_empty() {
-                    DB::run(&mut tx, change(&ids)).await?;
+                let rows = DB::rows(&mut tx, select, &[Column::Text, Column::Text]).await?;
+                let taken: Vec<Taken> = rows.iter().map(Taken::from).collect();
+                if !taken.is_empty() {
+                    DB::run(&mut tx, change(&taken)).await?;
                 }
                 tx.commit().await?;
-                Ok(ids)
+                Ok(taken)
             })
         })
         .await

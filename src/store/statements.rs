@@ -147,7 +147,8 @@ pub(crate) fn confirm<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'
 
 /// The settler's candidates. A live local transaction holds its row's lock and is skipped.
 pub(crate) fn expired(dialect: Dialect, limit: i64) -> Statement {
-    let statement = Statement::new(dialect, "SELECT msg_id FROM tx_log WHERE state = 'PREPARING' AND deadline_at < ");
+    let statement =
+        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE state = 'PREPARING' AND deadline_at < ");
     locked(dialect, statement.now().sql(" ORDER BY deadline_at LIMIT ").bind(limit))
 }
 
@@ -176,7 +177,8 @@ pub(crate) fn purgeable(dialect: Dialect, what: Purge, retention_micros: i64, li
         Purge::Committed => ("state = 'COMMITTED' AND confirmed_at IS NOT NULL AND ", "confirmed_at"),
         Purge::RolledBack => ("state = 'ROLLED_BACK' AND confirmed_at IS NULL AND ", "updated_at"),
     };
-    let statement = Statement::new(dialect, "SELECT msg_id FROM tx_log WHERE ").sql(condition).sql(since).sql(" < ");
+    let statement =
+        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE ").sql(condition).sql(since).sql(" < ");
     let statement = statement.now().sql(" - ").bind(retention_micros).sql(" ORDER BY ").sql(since);
     locked(dialect, statement.sql(" LIMIT ").bind(limit))
 }
