@@ -29,6 +29,8 @@ use printer::Printer;
 
 type Error = Box<dyn StdError + Send + Sync>;
 
+/// Unless `RUST_LOG` says otherwise. The stock consumer warns of every topic that does not exist yet.
+const LOGS: &str = "warn,rocketmq_tx=info,rocketmq_client_rust=error";
 /// For the sends that are under way at the end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -64,7 +66,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Error> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,rocketmq_tx=info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGS));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let settings = Settings::from_env()?;
     match settings.database_url.split(':').next() {

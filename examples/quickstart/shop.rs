@@ -56,7 +56,6 @@ impl std::fmt::Display for Rows {
 }
 
 /// What the consumer got of one message.
-#[derive(Debug)]
 pub struct Deliveries {
     pub count: usize,
     /// Of how many half messages. A broker may deliver one half more than once: consumers are promised at least once.
