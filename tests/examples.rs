@@ -1,5 +1,7 @@
 //! The order service of the examples, as a process on the real servers: what its clients are told, what is stored, and
 //! what its consumer prints.
+//!
+//! `cargo test` builds the examples, but not when it is limited by `--test examples`.
 
 mod support;
 
