@@ -40,7 +40,14 @@ impl SupportedDatabase for MySql {
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
         let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
-        Box::pin(MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options))
+        let pool = MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false);
+        // The default, REPEATABLE READ, locks every row that a statement looks at: where the server chooses to look at
+        // all, confirmations would wait for local transactions that have nothing to do with them.
+        let pool = pool.after_connect(|conn, _| {
+            let read_committed = sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+            Box::pin(async move { read_committed.execute(conn).await.map(drop) })
+        });
+        Box::pin(pool.connect_with(options))
     }
 }
 
