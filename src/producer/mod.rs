@@ -160,7 +160,7 @@ impl<DB: SupportedDatabase> TransactionProducer<DB> {
     }
 
     /// Stops: new sends are refused, open ones may finish within `deadline`, check-backs are answered meanwhile, and the
-    /// producer leaves the cluster. Returns what remained.
+    /// producer leaves the cluster, which takes up to 5 s more when the servers do not answer. Returns what remained.
     ///
     /// Nothing that remained is lost: whoever is left of the group answers the check-backs, or this service after its
     /// restart. Later and concurrent calls return the same report.

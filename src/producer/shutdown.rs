@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -30,6 +30,9 @@ impl ShutdownReport {
     }
 }
 
+/// What the last confirmations are given when the deadline has passed.
+const LAST_WRITES: Duration = Duration::from_millis(500);
+
 /// Runs in a task of its own, so that a caller who goes away does not leave it half done.
 pub(super) async fn run<DB: SupportedDatabase>(
     core: Arc<Core<DB>>,
@@ -41,9 +44,11 @@ pub(super) async fn run<DB: SupportedDatabase>(
         let core = Arc::clone(&core);
         async move {
             core.tasks.close();
-            let _ = timeout(deadline, core.tasks.wait()).await;
+            let end = Instant::now() + deadline;
+            let _ = timeout_at(end, core.tasks.wait()).await;
             let unfinished = core.tasks.len();
-            let _ = timeout(core.timing.database_timeout, core.confirmer.flush()).await;
+            // Confirmations that are not written cost a later look at their rows, and nothing else.
+            let _ = timeout_at(end.max(Instant::now() + LAST_WRITES), core.confirmer.flush()).await;
             stop.cancel();
             core.broker.shutdown().await;
             if unfinished == 0 {

@@ -22,7 +22,8 @@ impl SupportedDatabase for MySql {
     const DIALECT: Dialect = Dialect::MySql;
     // The savepoint is gone when anything ended the transaction behind the SDK's back.
     const BEGIN_LOCAL: &'static str = "BEGIN; SAVEPOINT rocketmq_tx";
-    const BEGIN_OWN: &'static str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN";
+    // READ COMMITTED is the session's; see `own_pool`.
+    const BEGIN_OWN: &'static str = "BEGIN";
     // A prepared text is one statement, and functions and triggers may not commit (MySQL manual, 27.8).
     const PREPARED_IS_ONE_STATEMENT: bool = true;
     // In autocommit mode, once a deadlock has ended the transaction.

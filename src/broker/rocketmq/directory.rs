@@ -29,6 +29,9 @@ pub(super) const NEW_TOPIC_QUEUES: u32 = 4;
 /// How soon the route of a topic that did not exist is asked for again.
 const PROVISIONAL_FOR: Duration = Duration::from_secs(1);
 
+/// How long a broker that left is expected back, and asked for often.
+const GONE_FOR_GOOD: Duration = Duration::from_secs(600);
+
 /// How long one look-up answers for all callers that failed at the same time.
 const REFRESHED_JUST_NOW: Duration = Duration::from_millis(200);
 
@@ -60,6 +63,8 @@ struct Place {
 struct Known {
     routes: HashMap<String, Arc<Route>>,
     brokers: BTreeMap<String, Place>,
+    /// Brokers that were there and are not now, and since when: they stop, or start again.
+    gone: HashMap<String, Instant>,
 }
 
 /// What the name servers said.
@@ -164,8 +169,19 @@ impl Directory {
                 self.link.name_servers()
             )));
         }
-        self.known.write().unwrap_or_else(PoisonError::into_inner).brokers = brokers;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut known.brokers, brokers);
+        let Known { brokers, gone, .. } = &mut *known;
+        for name in before.into_keys().filter(|name| !brokers.contains_key(name)) {
+            gone.entry(name).or_insert_with(Instant::now);
+        }
+        gone.retain(|name, since| !brokers.contains_key(name) && since.elapsed() < GONE_FOR_GOOD);
         Ok(())
+    }
+
+    /// Whether a broker is away that may come back: it asks as soon as it does, and must know this producer by then.
+    pub(super) fn awaits_a_broker(&self) -> bool {
+        !self.known.read().unwrap_or_else(PoisonError::into_inner).gone.is_empty()
     }
 
     async fn ask_for_route(&self, topic: &str) -> Result<Arc<Route>, BrokerError> {

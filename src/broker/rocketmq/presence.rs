@@ -28,7 +28,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// connection closes, and learns of it again only from a heartbeat.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The pause after a heartbeat that failed.
+/// The pause after a heartbeat that failed, and between two looks for a broker that is away.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// This producer, as brokers know it.
@@ -79,7 +79,8 @@ impl Presence {
                 // Requests fail in crowds; one look after a moment answers for all of them.
                 time::sleep(Duration::from_millis(100)).await;
             }
-            if refreshed.elapsed() >= REFRESH_EVERY || in_trouble {
+            let awaiting = self.directory.awaits_a_broker() && refreshed.elapsed() >= RETRY_AFTER;
+            if refreshed.elapsed() >= REFRESH_EVERY || in_trouble || awaiting {
                 refreshed = Instant::now();
                 if let Err(error) = self.directory.refresh().await {
                     tracing::warn!(%error, cause = cause(&error), "the routes could not be refreshed");
