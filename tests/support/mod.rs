@@ -1,5 +1,5 @@
 //! What the tests share: a fresh database for each, and messages that write an order.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
 pub mod database;
 pub mod order;
