@@ -2,7 +2,10 @@
 //!
 //! It never runs user code and never writes to `tx_log`, except to note that an answer was acknowledged.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -52,25 +55,31 @@ pub(crate) fn spawn<DB: SupportedDatabase>(
             if received == 0 {
                 break;
             }
-            let span = tracing::debug_span!("check_back", questions = received);
-            for (check, resolution) in answerer.decide(std::mem::take(&mut batch)).instrument(span).await {
+            for (check, resolution) in answerer.decide(std::mem::take(&mut batch)).await {
                 answerer.counting.check_answered(&resolution);
                 let end = match resolution {
                     Resolution::Commit => End::Commit,
                     Resolution::Rollback => End::Rollback,
                     // The broker was told Unknown when it asked, and asks again.
                     Resolution::Unknown(reason) => {
-                        tracing::debug!(msg_id = check.msg_id(), ?reason, "check-back not resolved");
+                        tracing::debug!(
+                            msg_id = check.msg_id(),
+                            kind = check.kind(),
+                            ?reason,
+                            "check-back not resolved"
+                        );
                         continue;
                     }
                 };
                 let permit = Arc::clone(&permits).acquire_owned().await;
                 let (broker, confirmer) = (Arc::clone(&answerer.broker), answerer.confirmer.clone());
                 let counting = Arc::clone(&answerer.counting);
-                ends.spawn(async move {
+                let span = tracing::debug_span!("check_back", msg_id = check.msg_id(), kind = check.kind());
+                let answering = async move {
                     let _permit = permit;
                     answer(&*broker, &confirmer, &counting, check, end).await;
-                });
+                };
+                ends.spawn(answering.instrument(span));
                 while ends.try_join_next().is_some() {}
             }
         }
@@ -82,13 +91,18 @@ impl CheckBack {
     fn msg_id(&self) -> &str {
         self.identity.as_ref().map_or("", |identity| &identity.msg_id)
     }
+
+    fn kind(&self) -> &str {
+        self.identity.as_ref().map_or("", |identity| &identity.kind)
+    }
 }
 
 async fn answer(broker: &dyn Broker, confirmer: &Confirmer, counting: &Counting, check: CheckBack, end: End) {
-    let span = tracing::debug_span!("end", msg_id = check.msg_id(), ?end, origin = "check_back");
+    let span = tracing::debug_span!("end", ?end);
     match broker.end(&check.half, end, EndOrigin::CheckBack).instrument(span).await {
         Ok(()) if end == End::Commit => {
             if let Some(identity) = check.identity {
+                counting.check_acknowledged(&identity.msg_id);
                 confirmer.confirmed(identity.msg_id);
             }
         }
@@ -100,8 +114,19 @@ async fn answer(broker: &dyn Broker, confirmer: &Confirmer, counting: &Counting,
     }
 }
 
+/// Of the questions that gathered about one half, only the last: a check renews the half, and its older copies are done
+/// with. Ending them too would deliver the message once for each.
+fn latest(checks: Vec<CheckBack>) -> Vec<CheckBack> {
+    let mut asked = HashSet::new();
+    let mut latest: Vec<_> =
+        checks.into_iter().rev().filter(|check| asked.insert(check.half.unique_key.clone())).collect();
+    latest.reverse();
+    latest
+}
+
 impl<DB: SupportedDatabase> Answerer<DB> {
     async fn decide(&self, checks: Vec<CheckBack>) -> Vec<(CheckBack, Resolution)> {
+        let checks = latest(checks);
         let ids: Vec<&str> = checks.iter().filter_map(|check| self.ours(check).ok()).map(|id| &*id.msg_id).collect();
         let rows: Result<HashMap<String, Seen>, Unresolved> = if ids.is_empty() {
             Ok(HashMap::new())

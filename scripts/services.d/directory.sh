@@ -10,6 +10,10 @@ blocks=500
 
 port_of() {
   local first=${dir##*-}
+  [[ $first != standard ]] || {
+    standard_port_of "$1"
+    return
+  }
   case $1 in
     postgres) echo "$first" ;;
     mariadb) echo $((first + 1)) ;;
@@ -23,8 +27,36 @@ port_of() {
   esac
 }
 
+# The servers' usual ports, for programs that cannot be told others.
+standard_port_of() {
+  case $1 in
+    postgres) echo 5432 ;;
+    mariadb) echo 3306 ;;
+    postgres-replica) echo 5433 ;;
+    mariadb-replica) echo 3307 ;;
+    namesrv) echo 9876 ;;
+    broker-a) echo 10911 ;;
+    broker-b) echo 10921 ;;
+    *) die "no such service: $1" ;;
+  esac
+}
+
+claim_standard_ports() {
+  local port
+  for port in 5432 3306 9876 10909 10911 10912; do
+    ! answers "$port" || die "port $port is taken, and ROCKETMQ_TX_STANDARD_PORTS asks for it: stop its server"
+  done
+  dir=/tmp/rocketmq-tx-standard
+  mkdir "$dir" 2>/dev/null || die "$dir exists: another run has the standard ports, or one that was killed left it behind"
+  chmod 755 "$dir"
+}
+
 claim_directory() {
   local attempt
+  if [[ -n ${ROCKETMQ_TX_STANDARD_PORTS:-} ]]; then
+    claim_standard_ports
+    return
+  fi
   for ((attempt = 0; attempt < 100; attempt++)); do
     dir=/tmp/rocketmq-tx-$((first_port + ports_per_run * (RANDOM % blocks)))
     if mkdir "$dir" 2>/dev/null; then

@@ -5,7 +5,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -172,19 +175,26 @@ impl Connector for MemoryConnector {
         state.next_producer += 1;
         state.producers.push((id, registration));
         drop(state);
-        Ok(Arc::new(Connected { broker: self.broker, id }))
+        Ok(Arc::new(Connected { broker: self.broker, id, left: AtomicBool::new(false) }))
     }
 }
 
 struct Connected {
     broker: MemoryBroker,
     id: u64,
+    left: AtomicBool,
 }
 
 impl Connected {
     fn leave(&self) {
+        self.left.store(true, SeqCst);
         self.broker.lock().producers.retain(|(id, _)| *id != self.id);
     }
+}
+
+/// What a producer is told that has left.
+fn has_left() -> BrokerError {
+    BrokerError::message("this producer has left the broker in memory")
 }
 
 impl Drop for Connected {
@@ -209,6 +219,9 @@ impl Broker for Connected {
     }
 
     async fn send_half(&self, message: HalfMessage) -> Result<HalfCoordinates, HalfError> {
+        if self.left.load(SeqCst) {
+            return Err(HalfError::Refused(has_left()));
+        }
         let mut state = self.broker.lock();
         let fault = state.half_faults.pop_front().flatten();
         let lost = || HalfError::Unknown(BrokerError::message("the connection to the broker in memory was cut"));
@@ -227,6 +240,9 @@ impl Broker for Connected {
     }
 
     async fn end(&self, half: &HalfCoordinates, end: End, origin: EndOrigin) -> Result<(), BrokerError> {
+        if self.left.load(SeqCst) {
+            return Err(has_left());
+        }
         let mut state = self.broker.lock();
         let fault = state.end_faults.pop_front().flatten();
         if fault != Some(Fault::Lost) {

@@ -7,28 +7,13 @@
 pub mod memory;
 pub mod rocketmq;
 
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-/// The names of the properties that the SDK puts on every half message.
-///
-/// They stay on the message that consumers see; an inbox reads [`MSG_ID`](property::MSG_ID).
-pub mod property {
-    /// The message id; also set as the message's `KEYS`, so that `queryMsgByKey` finds it.
-    pub const MSG_ID: &str = "TX_MSG_ID";
-    /// The token of the attempt.
-    pub const TOKEN: &str = "TX_TOKEN";
-    /// The kind of the message.
-    pub const KIND: &str = "TX_KIND";
-    /// The scope: which database holds the `tx_log` row.
-    pub const SCOPE: &str = "TX_SCOPE";
-
-    /// All of the above: names that a user's headers may not take.
-    pub const ALL: [&str; 4] = [MSG_ID, TOKEN, KIND, SCOPE];
-}
+pub use crate::protocol::{BrokerSettings, property};
 
 /// Everything a broker must store for one half message.
 #[derive(Clone)]
@@ -138,34 +123,6 @@ pub struct Registration {
     pub topics: Vec<String>,
     /// Where check-backs go.
     pub checks: CheckSink,
-}
-
-/// The settings of one broker that bind the SDK's own timing, read from the broker itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokerSettings {
-    /// The broker's name.
-    pub broker_name: String,
-    /// `transactionTimeOut`: how old a half is before its first check.
-    pub transaction_timeout: Duration,
-    /// `transactionCheckInterval`: the time between two rounds of checks.
-    pub check_interval: Duration,
-    /// `transactionCheckMax`: how many rounds a half gets.
-    pub check_max: u32,
-    /// `transactionOpBatchInterval`: a shorter check interval checks again what was already ended.
-    pub op_batch_interval: Option<Duration>,
-    /// `fileReservedTime`: how long the broker keeps messages at all.
-    pub file_reserved: Option<Duration>,
-    /// `maxMessageSize` in bytes: the largest message that the broker stores.
-    pub max_message_size: Option<u64>,
-}
-
-impl BrokerSettings {
-    /// The time after which the broker has stopped asking about a half:
-    /// `transactionTimeOut + interval x (max + 1)`.
-    #[must_use]
-    pub fn check_budget(&self) -> Duration {
-        self.transaction_timeout + self.check_interval * (self.check_max + 1)
-    }
 }
 
 /// Why a half message cannot be used.

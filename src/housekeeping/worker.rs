@@ -95,8 +95,8 @@ impl<DB: SupportedDatabase> Worker<DB> {
         loop {
             let settled = self.store.settle_expired(BATCH).await?;
             Counting::add(&self.counting.settled, settled.len());
-            for msg_id in &settled {
-                tracing::info!(msg_id, "an attempt that nobody works on was rolled back");
+            for row in &settled {
+                tracing::info!(msg_id = row.msg_id, kind = row.kind, "an attempt that nobody works on was rolled back");
             }
             if settled.len() < BATCH {
                 return Ok(());
@@ -122,7 +122,7 @@ impl<DB: SupportedDatabase> Worker<DB> {
 
     async fn purge(&self) -> Result<(), StoreError> {
         loop {
-            let purged = self.store.purge(self.retention, BATCH).await?.len();
+            let purged = self.store.purge(self.retention, BATCH).await?;
             Counting::add(&self.counting.purged, purged);
             if purged < BATCH {
                 return Ok(());

@@ -24,7 +24,7 @@ use crate::{
     error::StartError,
     housekeeping::{self, Housekeeping},
     message::{BoxError, TransactionMessage},
-    protocol::{Limits, Timing, check_group},
+    protocol::{Limits, Timing},
     store::{Store, SupportedDatabase},
     tx::Tx,
 };
@@ -156,7 +156,6 @@ impl<DB: SupportedDatabase> Builder<DB> {
         let connector = self.connector.take().ok_or_else(|| {
             StartError::Invalid("no broker is given; add `.rocketmq(RocketMq::at(..).group(..))`".into())
         })?;
-        check_group(connector.group()).map_err(StartError::Invalid)?;
         connector.validate()?;
         let group = connector.group().to_owned();
 

@@ -39,18 +39,18 @@ impl<DB: SupportedDatabase> Core<DB> {
         let (told, confirmation) = oneshot::channel();
         let (broker, confirmer, counting) =
             (Arc::clone(&self.broker), self.confirmer.clone(), Arc::clone(&self.counting));
-        Counting::add(&counting.unconfirmed, 1);
+        counting.end_begun();
         let span = tracing::debug_span!("end", msg_id, end = "commit");
         let end = async move {
             let confirmation = match broker.end(&half, End::Commit, EndOrigin::Sender).await {
                 Ok(()) => {
-                    Counting::subtract(&counting.unconfirmed, 1);
+                    counting.end_acknowledged();
                     confirmer.confirmed(msg_id);
                     Confirmation::Confirmed
                 }
                 Err(error) => {
-                    Counting::add(&counting.ends_failed, 1);
                     tracing::warn!(error = &error as &dyn std::error::Error, "the broker will be told by check-back");
+                    counting.end_lost(msg_id);
                     Confirmation::Pending
                 }
             };

@@ -65,15 +65,17 @@ where
     M: Sync,
     W: Work<DB, M>,
 {
-    let turn = store.write_turn().await;
+    // Who waits for a connection must not keep others from writing, nor hold one for which who writes may wait.
+    let early_turn = if store.shares(pool) { store.write_turn().await } else { None };
     let mut conn = match pool.acquire().await {
         Ok(conn) => conn,
         Err(error) => {
-            drop(turn);
+            drop(early_turn);
             let _ = roll_back(store, &attempt).await;
             return Outcome::NotBegun(error.into());
         }
     };
+    let turn = if early_turn.is_some() { early_turn } else { store.write_turn().await };
     let ran = begin_to_commit::<DB, M, W>(&mut conn, timing.execute_timeout, &attempt, message, work).await;
     // A connection in an unknown state is closed, never given back to the pool; the server then rolls back.
     if matches!(ran, Ran::Committed(_) | Ran::Failed(Failure::Clean(_))) {

@@ -43,7 +43,7 @@ pub(super) async fn run<DB: SupportedDatabase>(
             core.tasks.close();
             let _ = timeout(deadline, core.tasks.wait()).await;
             let unfinished = core.tasks.len();
-            core.confirmer.flush().await;
+            let _ = timeout(core.timing.database_timeout, core.confirmer.flush()).await;
             stop.cancel();
             core.broker.shutdown().await;
             if unfinished == 0 {

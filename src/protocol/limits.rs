@@ -1,6 +1,6 @@
 //! What names, ids, bodies and properties may look like. Checked before anything is written.
 
-use crate::broker::property;
+use super::property;
 
 /// The sizes that one message may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,6 @@ const TAG_BYTES: usize = 128;
 const ORDERING_KEY_BYTES: usize = 255;
 /// `Validators.TOPIC_MAX_LENGTH` of RocketMQ's clients.
 const TOPIC_CHARS: usize = 127;
-/// `Validators.CHARACTER_MAX_LENGTH` of RocketMQ's brokers, for groups.
-const GROUP_CHARS: usize = 120;
 
 /// The names of one message, for [`Names::check`].
 #[derive(Clone, Copy, Debug)]
@@ -117,12 +115,11 @@ pub fn check_ordering_key(key: &str) -> Result<(), String> {
 
 /// Checks a topic: 1 to 127 of the characters that RocketMQ allows.
 pub fn check_topic(topic: &str) -> Result<(), String> {
-    check_name("topic", topic, TOPIC_CHARS)
-}
-
-/// Checks a producer group: 1 to 120 of the characters that RocketMQ allows.
-pub fn check_group(group: &str) -> Result<(), String> {
-    check_name("group", group, GROUP_CHARS)
+    check_text("topic", topic, TOPIC_CHARS)?;
+    if !topic.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '%' | '|')) {
+        return Err(format!("the topic {topic:?} may only have letters, digits and _ - % |; rename it"));
+    }
+    Ok(())
 }
 
 /// Checks the user's own properties: their names must not be RocketMQ's or the SDK's, and neither names nor values
@@ -145,7 +142,10 @@ pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
                  use execute_timeout and settle_deadline"
             ));
         }
-        if RESERVED.contains(&name.as_str()) || property::ALL.contains(&name.as_str()) {
+        if RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || RESERVED.contains(&name.as_str())
+            || property::ALL.contains(&name.as_str())
+        {
             return Err(format!("header {name:?} is reserved by RocketMQ or this SDK; choose another name"));
         }
         if headers[..position].iter().any(|(earlier, _)| earlier == name) {
@@ -155,11 +155,11 @@ pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The four ways to delay a message (`MessageConst` of RocketMQ 5.x).
-const DELAYS: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
+/// The ways to delay a message (`MessageConst` of RocketMQ 5.x, and the cloud service's).
+const DELAYS: [&str; 5] = ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
 /// Properties with a meaning of their own to clients and brokers (`MessageConst.STRING_HASH_SET` of RocketMQ 5.x).
-const RESERVED: [&str; 45] = [
+const RESERVED: [&str; 50] = [
     "KEYS",
     "TAGS",
     "WAIT",
@@ -195,7 +195,6 @@ const RESERVED: [&str; 45] = [
     "POP_CK",
     "POP_CK_OFFSET",
     "1ST_POP_TIME",
-    "__SHARDINGKEY",
     "FORWARD_QUEUE_ID",
     "REDIRECT",
     "INNER_MULTI_DISPATCH",
@@ -204,8 +203,17 @@ const RESERVED: [&str; 45] = [
     "INNER_NUM",
     "INNER_BASE",
     "DUP_INFO",
-    "__transactionId__",
+    "BORN_TIMESTAMP",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    "DLQ_ORIGIN_TOPIC",
+    "ORIGIN_GROUP",
+    "TRANS_OFFSET",
+    "_SYS_MSG_PRIORITY_",
+    "E_T",
 ];
+
+/// Families of such properties.
+const RESERVED_PREFIXES: [&str; 2] = ["TIMER_", "__"];
 
 fn check_text(what: &str, text: &str, max_bytes: usize) -> Result<(), String> {
     if text.is_empty() {
@@ -220,26 +228,16 @@ fn check_text(what: &str, text: &str, max_bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-fn check_name(what: &str, name: &str, max_chars: usize) -> Result<(), String> {
-    check_text(what, name, max_chars)?;
-    if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '%' | '|')) {
-        return Err(format!("the {what} {name:?} may only have letters, digits and _ - % |; rename it"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn case_68_topics_and_groups() {
+    fn case_68_topics() {
         assert_eq!(check_topic(&"t".repeat(127)), Ok(()));
-        assert_eq!(check_group(&"g".repeat(120)), Ok(()));
         for bad in [&"t".repeat(128), "", "a b", "orders/eu", "a\u{1}", "größe"] {
             assert!(check_topic(bad).is_err(), "{bad:?}");
         }
-        assert!(check_group(&"g".repeat(121)).is_err());
     }
 
     #[test]

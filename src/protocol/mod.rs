@@ -4,12 +4,13 @@
 
 mod decide;
 mod limits;
+pub mod property;
+mod settings;
 mod state;
 mod timing;
 
 pub use decide::{Resolution, Unresolved, resolve};
-pub use limits::{
-    Limits, Names, check_group, check_headers, check_kind, check_msg_id, check_ordering_key, check_tag, check_topic,
-};
+pub use limits::{Limits, Names, check_headers, check_kind, check_msg_id, check_ordering_key, check_tag, check_topic};
+pub use settings::BrokerSettings;
 pub use state::{ClaimAnswer, LogRow, State, UnknownState, answer_claim};
 pub use timing::{Timing, TimingError};

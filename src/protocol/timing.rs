@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::broker::BrokerSettings;
+use super::BrokerSettings;
 
 /// The times that bind one message. All are validated together, and with every broker's settings, at start.
 #[derive(Clone, Debug, PartialEq, Eq)]

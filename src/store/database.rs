@@ -3,7 +3,10 @@
 use futures_util::future::BoxFuture;
 use sqlx::Pool;
 
-use super::statement::{Column, Dialect, Row, Statement};
+use super::{
+    Writers,
+    statement::{Column, Dialect, Row, Statement},
+};
 
 /// A database that can hold `tx_log`: [`sqlx::Postgres`], [`sqlx::MySql`] (MariaDB too) or [`sqlx::Sqlite`], each
 /// behind the crate feature of its name.
@@ -25,6 +28,11 @@ pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
     /// Whether a text of DML with bound arguments is certainly one statement that cannot end the transaction.
     #[doc(hidden)]
     const PREPARED_IS_ONE_STATEMENT: bool;
+
+    /// Whether the server runs further statements after an error that [`dooms`](Self::dooms), and may commit each by
+    /// itself.
+    #[doc(hidden)]
+    const RUNS_ON_WHEN_DOOMED: bool;
 
     /// Runs one statement and counts its rows.
     #[doc(hidden)]
@@ -53,9 +61,25 @@ pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
     #[doc(hidden)]
     fn dooms(error: &sqlx::Error) -> bool;
 
+    /// Whether with `error` the server has ended the whole transaction, savepoints and all.
+    #[doc(hidden)]
+    fn ends_transaction(error: &sqlx::Error) -> bool;
+
     /// A small pool of the SDK's own to the same database, or `user` itself where that cannot be (SQLite in memory).
     #[doc(hidden)]
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>>;
+
+    /// What the writers of this process queue for, where the database has one writer at a time.
+    #[doc(hidden)]
+    fn writers(_user: &Pool<Self>) -> BoxFuture<'_, sqlx::Result<Option<Writers>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// A connection that keeps a database alive which lives only as long as it has one.
+    #[doc(hidden)]
+    fn anchor(_user: &Pool<Self>) -> BoxFuture<'_, sqlx::Result<Option<Pool<Self>>>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 pub(crate) mod sealed {

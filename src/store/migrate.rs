@@ -107,8 +107,8 @@ pub async fn migrate<DB: SupportedDatabase>(pool: &Pool<DB>) -> Result<(), Migra
 
 /// The DDL of the SDK's tables as one script per migration, oldest first, for those who run their own migrations.
 ///
-/// `dialect` is the `NAME` of a database: `"PostgreSQL"`, `"MySQL"` or `"SQLite"`, as in
-/// [`sqlx::Database::NAME`].
+/// Each can be run twice without harm. A row of `rocketmq_tx_migrations` is not needed: the check at start looks at the
+/// tables themselves.
 #[must_use]
 pub fn ddl<DB: SupportedDatabase>() -> Vec<&'static str> {
     MIGRATIONS.iter().map(|migration| migration.sql(DB::DIALECT)).collect()

@@ -14,7 +14,7 @@ mod sqlite;
 pub(crate) mod statement;
 pub(crate) mod statements;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -83,6 +83,19 @@ pub(crate) struct Seen {
     pub confirmed: bool,
 }
 
+/// A row that housekeeping changed or deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub msg_id: String,
+    pub kind: String,
+}
+
+impl From<&Row> for Taken {
+    fn from(row: &Row) -> Self {
+        Self { msg_id: row.text(0).to_owned(), kind: row.text(1).to_owned() }
+    }
+}
+
 /// A statement of the SDK's own that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
@@ -100,8 +113,13 @@ pub(crate) struct Store<DB: SupportedDatabase> {
     claims: Pool<DB>,
     scope: String,
     timeout: Duration,
-    writers: Option<Arc<Mutex<()>>>,
+    writers: Option<Writers>,
+    /// Keeps a database in memory while a connection of the user's pool is replaced.
+    _anchor: Option<Pool<DB>>,
 }
+
+/// What the writers of one process to one database queue for, where that has one writer at a time.
+pub(crate) type Writers = Arc<Mutex<()>>;
 
 /// Held while one writes to a database that has one writer at a time.
 pub(crate) type WriteTurn<'a> = Option<MutexGuard<'a, ()>>;
@@ -121,10 +139,14 @@ impl<DB: SupportedDatabase> Store<DB> {
         }
     }
 
+    /// Whether the SDK's own statements run on the user's pool: a database in memory has no other way in.
+    pub fn shares(&self, user: &Pool<DB>) -> bool {
+        Arc::ptr_eq(&self.pool.connect_options(), &user.connect_options())
+    }
+
     /// Closes the SDK's own connections. The user's pool stays open.
     pub async fn close(&self, user: &Pool<DB>) {
-        // A database in memory shares the user's pool.
-        if !Arc::ptr_eq(&self.pool.connect_options(), &user.connect_options()) {
+        if !self.shares(user) {
             self.pool.close().await;
             self.claims.close().await;
         }
@@ -132,44 +154,60 @@ impl<DB: SupportedDatabase> Store<DB> {
 
     /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
     pub async fn claim(&self, claims: &[&Claim]) -> Result<Vec<ClaimOutcome>, StoreError> {
-        let mut sorted = claims.to_vec();
+        // Looks first: an INSERT would wait for the running transaction of a duplicate, and all other claims with it.
+        let seen = self.read_on(&self.claims, claims.iter().map(|claim| &*claim.msg_id)).await?;
+        let mut rows: HashMap<_, _> = seen.into_iter().map(|seen| (seen.msg_id, seen.row)).collect();
+        let mut fresh: Vec<_> = claims.iter().copied().filter(|claim| !rows.contains_key(&claim.msg_id)).collect();
         // Two instances that claim the same ids in the same order cannot deadlock.
-        sorted.sort_unstable_by(|a, b| a.msg_id.cmp(&b.msg_id));
-        let statement = statements::claim(DB::DIALECT, &sorted);
-        match self.write(&self.claims, |conn| DB::run(conn, statement)).await {
-            Ok(_) => Ok(vec![ClaimOutcome::Won; claims.len()]),
-            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => {
-                let mut outcomes = Vec::with_capacity(claims.len());
-                for claim in claims {
-                    outcomes.push(self.claim_one(claim).await?);
-                }
-                Ok(outcomes)
-            }
-            Err(error) => Err(error),
+        fresh.sort_unstable_by(|a, b| a.msg_id.cmp(&b.msg_id));
+        let inserted = fresh.is_empty() || self.insert(&fresh).await?;
+        let mut outcomes = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let outcome = match rows.remove(&claim.msg_id) {
+                Some(row) => self.claim_over(claim, row).await?,
+                None => inserted.then_some(ClaimOutcome::Won),
+            };
+            outcomes.push(match outcome {
+                Some(outcome) => outcome,
+                None => self.claim_one(claim).await?,
+            });
         }
+        Ok(outcomes)
     }
 
     /// Rows come and go between the statements below; each loss of a race is followed by a fresh look.
     async fn claim_one(&self, claim: &Claim) -> Result<ClaimOutcome, StoreError> {
         loop {
-            let insert = statements::claim(DB::DIALECT, &[claim]);
-            match self.write(&self.claims, |conn| DB::run(conn, insert)).await {
-                Ok(_) => return Ok(ClaimOutcome::Won),
-                Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => {}
-                Err(error) => return Err(error),
-            }
-            let Some(seen) = self.read([claim.msg_id.as_str()]).await?.pop() else { continue };
-            match answer_claim(seen.row) {
-                ClaimAnswer::MayReplace { rolled_back_token } => {
-                    let replace = statements::replace_claim(DB::DIALECT, claim, &rolled_back_token);
-                    // The token is in the condition and changes, so that matched rows are changed rows.
-                    if self.write(&self.claims, |conn| DB::run(conn, replace)).await? == 1 {
-                        return Ok(ClaimOutcome::Won);
-                    }
-                }
-                answer => return Ok(ClaimOutcome::Lost(answer)),
+            let outcome = match self.read_on(&self.claims, [claim.msg_id.as_str()]).await?.pop() {
+                Some(seen) => self.claim_over(claim, seen.row).await?,
+                None => self.insert(&[claim]).await?.then_some(ClaimOutcome::Won),
+            };
+            if let Some(outcome) = outcome {
+                return Ok(outcome);
             }
         }
+    }
+
+    /// `false` when one of them met a row.
+    async fn insert(&self, claims: &[&Claim]) -> Result<bool, StoreError> {
+        let statement = statements::claim(DB::DIALECT, claims);
+        match self.write(&self.claims, |conn| DB::run(conn, statement)).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None` when the row has changed meanwhile.
+    async fn claim_over(&self, claim: &Claim, row: LogRow) -> Result<Option<ClaimOutcome>, StoreError> {
+        let rolled_back_token = match answer_claim(row) {
+            ClaimAnswer::MayReplace { rolled_back_token } => rolled_back_token,
+            answer => return Ok(Some(ClaimOutcome::Lost(answer))),
+        };
+        let replace = statements::replace_claim(DB::DIALECT, claim, &rolled_back_token);
+        // The token is in the condition and changes, so that matched rows are changed rows.
+        let replaced = self.write(&self.claims, |conn| DB::run(conn, replace)).await?;
+        Ok((replaced == 1).then_some(ClaimOutcome::Won))
     }
 
     /// Makes sure that the attempt can never commit any more, unless it already has, and tells what it became.
@@ -185,9 +223,16 @@ impl<DB: SupportedDatabase> Store<DB> {
 
     /// The rows of these message ids; none for an id without a row.
     pub async fn read<'a>(&self, msg_ids: impl IntoIterator<Item = &'a str>) -> Result<Vec<Seen>, StoreError> {
-        const COLUMNS: &[Column] = &[Column::Text, Column::Text, Column::Text, Column::Int, Column::Int];
+        self.read_on(&self.pool, msg_ids).await
+    }
+
+    async fn read_on<'a>(
+        &self,
+        pool: &Pool<DB>,
+        msg_ids: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<Seen>, StoreError> {
         let statement = statements::read(DB::DIALECT, msg_ids);
-        let rows = self.within(&self.pool, |conn| DB::rows(conn, statement, COLUMNS)).await?;
+        let rows = self.within(pool, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
         Ok(rows.iter().map(Seen::from).collect())
     }
 
@@ -197,21 +242,21 @@ impl<DB: SupportedDatabase> Store<DB> {
         self.write(&self.pool, |conn| DB::run(conn, statement)).await.map(drop)
     }
 
-    /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns their ids.
-    pub async fn settle_expired(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+    /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns them.
+    pub async fn settle_expired(&self, limit: usize) -> Result<Vec<Taken>, StoreError> {
         self.take(statements::expired(DB::DIALECT, limit as i64), |ids| {
-            statements::settle(DB::DIALECT, ids.iter().map(String::as_str))
+            statements::settle(DB::DIALECT, ids.iter().map(|taken| &*taken.msg_id))
         })
         .await
     }
 
-    /// Deletes up to `limit` final rows that are older than the retention, and returns their ids.
-    pub async fn purge(&self, retention: Duration, limit: usize) -> Result<Vec<String>, StoreError> {
-        let mut purged = Vec::new();
+    /// Deletes final rows that are older than the retention, up to `limit` of each kind, and returns how many.
+    pub async fn purge(&self, retention: Duration, limit: usize) -> Result<usize, StoreError> {
+        let mut purged = 0;
         for what in [Purge::Committed, Purge::RolledBack] {
             let select = statements::purgeable(DB::DIALECT, what, micros(retention), limit as i64);
-            let delete = |ids: &[String]| statements::purge(DB::DIALECT, ids.iter().map(String::as_str));
-            purged.append(&mut self.take(select, delete).await?);
+            let delete = |rows: &[Taken]| statements::purge(DB::DIALECT, rows.iter().map(|taken| &*taken.msg_id));
+            purged += self.take(select, delete).await?.len();
         }
         Ok(purged)
     }
@@ -231,18 +276,18 @@ impl<DB: SupportedDatabase> Store<DB> {
     async fn take(
         &self,
         select: Statement,
-        change: impl FnOnce(&[String]) -> Statement + Send + 'static,
-    ) -> Result<Vec<String>, StoreError> {
+        change: impl FnOnce(&[Taken]) -> Statement + Send + 'static,
+    ) -> Result<Vec<Taken>, StoreError> {
         self.write(&self.pool, |conn| {
             Box::pin(async move {
                 let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
-                let rows = DB::rows(&mut tx, select, &[Column::Text]).await?;
-                let ids: Vec<String> = rows.iter().map(|row| row.text(0).to_owned()).collect();
-                if !ids.is_empty() {
-                    DB::run(&mut tx, change(&ids)).await?;
+                let rows = DB::rows(&mut tx, select, &[Column::Text, Column::Text]).await?;
+                let taken: Vec<Taken> = rows.iter().map(Taken::from).collect();
+                if !taken.is_empty() {
+                    DB::run(&mut tx, change(&taken)).await?;
                 }
                 tx.commit().await?;
-                Ok(ids)
+                Ok(taken)
             })
         })
         .await
@@ -279,6 +324,11 @@ async fn within<DB: SupportedDatabase, T>(
         drop(conn.detach());
     }
     Ok(result.map_err(timed_out)??)
+}
+
+impl Seen {
+    /// The columns of [`statements::read`].
+    const COLUMNS: &[Column] = &[Column::Text, Column::Text, Column::Text, Column::Int, Column::Int];
 }
 
 impl From<&Row> for Seen {

@@ -25,18 +25,26 @@ impl SupportedDatabase for MySql {
     const BEGIN_OWN: &'static str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN";
     // A prepared text is one statement, and functions and triggers may not commit (MySQL manual, 27.8).
     const PREPARED_IS_ONE_STATEMENT: bool = true;
+    // In autocommit mode, once a deadlock has ended the transaction.
+    const RUNS_ON_WHEN_DOOMED: bool = true;
 
     sqlx_driver!(MySql);
 
     fn dooms(error: &sqlx::Error) -> bool {
-        error
-            .as_database_error()
-            .and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>())
-            .is_some_and(|error| matches!(error.number(), DEADLOCK | LOCK_WAIT_TIMEOUT))
+        matches!(number(error), Some(DEADLOCK | LOCK_WAIT_TIMEOUT))
+    }
+
+    fn ends_transaction(error: &sqlx::Error) -> bool {
+        number(error) == Some(DEADLOCK)
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
         let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
         Box::pin(MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options))
     }
+}
+
+/// The server's number of an error.
+fn number(error: &sqlx::Error) -> Option<u16> {
+    Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }

@@ -1,12 +1,11 @@
 //! What must be true of a database before the first message, and the words for what is not.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use sqlx::Pool;
-use tokio::sync::Mutex;
 
 use super::{
-    Store, StoreError, SupportedDatabase, migrate,
+    Seen, Store, StoreError, SupportedDatabase, migrate,
     statement::{Column, Dialect, Row, Statement},
     statements, within,
 };
@@ -77,10 +76,9 @@ impl<DB: SupportedDatabase> Store<DB> {
     /// Connects to the database of `user` and checks it. Nothing is written.
     pub async fn open(user: &Pool<DB>, timeout: Duration) -> Result<Self, OpenError> {
         let connect = |connections| async move {
-            tokio::time::timeout(timeout, DB::own_pool(user, connections))
-                .await
-                .map_err(|_| OpenError::TimedOut(timeout))?
-                .map_err(OpenError::Connect)
+            // sqlx tries a refused connection again and again: no answer is mostly a wrong address.
+            let connected = tokio::time::timeout(timeout, DB::own_pool(user, connections)).await;
+            connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(OpenError::Connect)
         };
         let pool = connect(OWN_CONNECTIONS).await?;
         check_server(&pool, timeout).await?;
@@ -90,8 +88,11 @@ impl<DB: SupportedDatabase> Store<DB> {
         }
         let rows = ask(&pool, timeout, statements::scope(DB::DIALECT), &[Column::Text, Column::Int]).await?;
         let scope = rows.first().ok_or(OpenError::NoScope)?.text(0).to_owned();
-        let writers = (DB::DIALECT == Dialect::Sqlite).then(|| Arc::new(Mutex::new(())));
-        Ok(Self { claims: connect(CLAIM_CONNECTIONS).await?, pool, scope, timeout, writers })
+        // A check-back must be able to read; without the right to, it would say Unknown for ever.
+        ask(&pool, timeout, statements::read(DB::DIALECT, [""]), Seen::COLUMNS).await?;
+        let writers = DB::writers(user).await.map_err(OpenError::Connect)?;
+        let anchor = DB::anchor(user).await.map_err(OpenError::Connect)?;
+        Ok(Self { claims: connect(CLAIM_CONNECTIONS).await?, pool, scope, timeout, writers, _anchor: anchor })
     }
 }
 

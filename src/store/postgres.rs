@@ -16,12 +16,18 @@ impl SupportedDatabase for Postgres {
     const BEGIN_OWN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
     // The extended protocol takes one statement, and no function called from DML can end its transaction.
     const PREPARED_IS_ONE_STATEMENT: bool = true;
+    // The server itself refuses them.
+    const RUNS_ON_WHEN_DOOMED: bool = false;
 
     sqlx_driver!(Postgres);
 
     fn dooms(error: &sqlx::Error) -> bool {
         // Any error of the server aborts the transaction; COMMIT would then answer ROLLBACK, which sqlx reports as Ok.
         error.as_database_error().is_some()
+    }
+
+    fn ends_transaction(_: &sqlx::Error) -> bool {
+        false
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {

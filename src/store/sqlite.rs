@@ -1,9 +1,15 @@
 //! SQLite.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
 use futures_util::future::BoxFuture;
 use sqlx::{Pool, Sqlite, sqlite::SqlitePoolOptions};
 
 use super::{
+    Writers,
     database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
     statement::{Column, Dialect, Statement},
 };
@@ -18,6 +24,7 @@ impl SupportedDatabase for Sqlite {
     const BEGIN_OWN: &'static str = "BEGIN IMMEDIATE";
     // sqlx runs every statement of a text here, arguments or not.
     const PREPARED_IS_ONE_STATEMENT: bool = false;
+    const RUNS_ON_WHEN_DOOMED: bool = false;
 
     sqlx_driver!(Sqlite);
 
@@ -26,21 +33,53 @@ impl SupportedDatabase for Sqlite {
         false
     }
 
+    fn ends_transaction(_: &sqlx::Error) -> bool {
+        false
+    }
+
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
         Box::pin(async move {
-            if is_in_memory(user).await? {
+            if file(user).await?.is_none() {
+                // Without a shared cache, another connection would open another database.
                 return Ok(user.clone());
             }
             let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
             SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await
         })
     }
+
+    fn writers(user: &Pool<Self>) -> BoxFuture<'_, sqlx::Result<Option<Writers>>> {
+        Box::pin(async move { Ok(Some(file(user).await?.map_or_else(Writers::default, writers_of))) })
+    }
+
+    fn anchor(user: &Pool<Self>) -> BoxFuture<'_, sqlx::Result<Option<Pool<Self>>>> {
+        Box::pin(async move {
+            if file(user).await?.is_some() {
+                return Ok(None);
+            }
+            let options = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+            options.connect_with((*user.connect_options()).clone()).await.map(Some)
+        })
+    }
 }
 
-/// Another connection to a database in memory would open another database.
-async fn is_in_memory(pool: &Pool<Sqlite>) -> sqlx::Result<bool> {
+/// The queue of all producers of this process that write to one file.
+fn writers_of(file: String) -> Writers {
+    static QUEUES: Mutex<BTreeMap<String, Weak<tokio::sync::Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    queues.retain(|_, writers| writers.strong_count() > 0);
+    if let Some(writers) = queues.get(&file).and_then(Weak::upgrade) {
+        return writers;
+    }
+    let writers = Writers::default();
+    queues.insert(file, Arc::downgrade(&writers));
+    writers
+}
+
+/// The absolute path of the database, or `None` when it is in memory.
+async fn file(pool: &Pool<Sqlite>) -> sqlx::Result<Option<String>> {
     let mut conn = pool.acquire().await?;
     let query = Statement::new(Dialect::Sqlite, "SELECT file FROM pragma_database_list WHERE name = 'main'");
     let rows = Sqlite::rows(&mut conn, query, &[Column::Text]).await?;
-    Ok(rows.first().is_none_or(|row| row.text(0).is_empty()))
+    Ok(rows.first().map(|row| row.text(0).to_owned()).filter(|file| !file.is_empty()))
 }

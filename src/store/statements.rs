@@ -88,9 +88,12 @@ fn asynchronously(dialect: Dialect, statement: Statement) -> Statement {
 pub(crate) fn commit(dialect: Dialect, msg_id: &str, token: &str) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET state = 'COMMITTED', updated_at = ").now();
     let statement = statement.sql(" WHERE msg_id = ").bind(msg_id).sql(" AND token = ").bind(token);
-    let statement = statement.sql(" AND state = 'PREPARING'");
+    durably(dialect, statement.sql(" AND state = 'PREPARING'"))
+}
+
+/// For what must survive a crash once it was answered, whatever the role's default is: what is final.
+fn durably(dialect: Dialect, statement: Statement) -> Statement {
     match dialect {
-        // An answered COMMIT must survive a crash, whatever the role's default is.
         Dialect::Postgres => statement.sql(
             " RETURNING CASE current_setting('synchronous_commit') WHEN 'off' \
              THEN set_config('synchronous_commit', 'on', true) END",
@@ -126,7 +129,7 @@ pub(crate) fn release_savepoint(dialect: Dialect) -> Option<&'static str> {
 pub(crate) fn roll_back(dialect: Dialect, msg_id: &str, token: &str) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET state = 'ROLLED_BACK', updated_at = ").now();
     let statement = statement.sql(" WHERE msg_id = ").bind(msg_id).sql(" AND token = ").bind(token);
-    statement.sql(" AND state = 'PREPARING'")
+    durably(dialect, statement.sql(" AND state = 'PREPARING'"))
 }
 
 /// Check-backs, and what became of an attempt: the rows of many message ids, and whether a primary showed them.
@@ -144,14 +147,15 @@ pub(crate) fn confirm<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'
 
 /// The settler's candidates. A live local transaction holds its row's lock and is skipped.
 pub(crate) fn expired(dialect: Dialect, limit: i64) -> Statement {
-    let statement = Statement::new(dialect, "SELECT msg_id FROM tx_log WHERE state = 'PREPARING' AND deadline_at < ");
+    let statement =
+        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE state = 'PREPARING' AND deadline_at < ");
     locked(dialect, statement.now().sql(" ORDER BY deadline_at LIMIT ").bind(limit))
 }
 
 /// Rolls back the rows that [`expired`] has locked in the same transaction.
 pub(crate) fn settle<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'a str>) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET state = 'ROLLED_BACK', updated_at = ").now();
-    statement.sql(" WHERE state = 'PREPARING' AND msg_id IN ").bind_list(msg_ids)
+    durably(dialect, statement.sql(" WHERE state = 'PREPARING' AND msg_id IN ").bind_list(msg_ids))
 }
 
 /// A tombstone for a half whose claim never came: afterwards neither its claim nor its local transaction can succeed.
@@ -164,7 +168,7 @@ pub(crate) fn bury(dialect: Dialect, tombstone: &Tombstone) -> Statement {
     let statement = statement.bind(&*tombstone.msg_id).sql(", ").bind(&*tombstone.token).sql(", 0, 'ROLLED_BACK', ");
     let statement = statement.bind(&*tombstone.kind).sql(", ").bind(&*tombstone.producer_group).sql(", ");
     let statement = statement.bind(&*tombstone.topic).sql(", ").bind(bytes::Bytes::new()).sql(", '[]', ");
-    statement.now().sql(", ").now().sql(", ").now().sql(")")
+    durably(dialect, statement.now().sql(", ").now().sql(", ").now().sql(")"))
 }
 
 /// The purger's candidates: final, and confirmed or rolled back, for longer than the retention.
@@ -173,7 +177,8 @@ pub(crate) fn purgeable(dialect: Dialect, what: Purge, retention_micros: i64, li
         Purge::Committed => ("state = 'COMMITTED' AND confirmed_at IS NOT NULL AND ", "confirmed_at"),
         Purge::RolledBack => ("state = 'ROLLED_BACK' AND confirmed_at IS NULL AND ", "updated_at"),
     };
-    let statement = Statement::new(dialect, "SELECT msg_id FROM tx_log WHERE ").sql(condition).sql(since).sql(" < ");
+    let statement =
+        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE ").sql(condition).sql(since).sql(" < ");
     let statement = statement.now().sql(" - ").bind(retention_micros).sql(" ORDER BY ").sql(since);
     locked(dialect, statement.sql(" LIMIT ").bind(limit))
 }

@@ -53,6 +53,9 @@ macro_rules! executor {
                 'c: 'e,
                 E: 'q + sqlx::Execute<'q, $database>,
             {
+                if let Err(error) = self.watch.refuse_if_doomed::<$database>() {
+                    return Box::pin(futures_util::stream::once(std::future::ready(Err(error))));
+                }
                 self.watch.begun();
                 let query = super::watch::Watched::new(query, &self.watch);
                 Box::pin(super::executor::WatchedStream::<$database, _> {
@@ -74,6 +77,7 @@ macro_rules! executor {
                 self.watch.lose_sight();
                 let query = super::watch::Watched::new(query, &self.watch);
                 Box::pin(async move {
+                    self.watch.refuse_if_doomed::<$database>()?;
                     let row = self.conn.get().fetch_optional(query).await;
                     row.inspect_err(|error| self.watch.failed::<$database>(error))
                 })
@@ -88,6 +92,7 @@ macro_rules! executor {
                 'c: 'e,
             {
                 Box::pin(async move {
+                    self.watch.refuse_if_doomed::<$database>()?;
                     let statement = self.conn.get().prepare_with(sql, parameters).await;
                     statement.inspect_err(|error| self.watch.failed::<$database>(error))
                 })

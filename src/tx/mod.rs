@@ -47,7 +47,8 @@ pub(crate) use watch::Watch;
 /// # Errors that are swallowed
 ///
 /// A statement may fail and `execute` may still return `Ok`. On PostgreSQL any error dooms the transaction; on MySQL
-/// and MariaDB a deadlock (1213) or a lock wait time-out (1205) does: `send` then rolls back and says so. Other errors
+/// and MariaDB a deadlock (1213) or a lock wait time-out (1205) does: further statements through `tx` are refused there,
+/// since the server would commit each of them by itself, and `send` rolls back and says so. Other errors
 /// there, and on SQLite, undo only their statement, and the rest commits. To survive an error on PostgreSQL, run the
 /// statement in a [`savepoint`](Tx::savepoint).
 pub struct Tx<'t, DB: SupportedDatabase> {
@@ -81,18 +82,20 @@ impl<'t, DB: SupportedDatabase> Tx<'t, DB> {
     ///
     /// What the database answers to `SAVEPOINT`.
     pub async fn savepoint(&mut self) -> sqlx::Result<Savepoint<'_, DB>> {
+        self.watch.refuse_if_doomed::<DB>()?;
         let parent = Arc::clone(&self.watch);
         // Until the savepoint is released nothing is known of what runs in it.
         parent.lose_sight();
         let transaction = sqlx::Connection::begin(self.conn.get()).await?;
-        let tx = Tx { conn: Conn::Nested(transaction), watch: Arc::default() };
+        let tx = Tx { conn: Conn::Nested(transaction), watch: Arc::new(parent.nested()) };
         Ok(Savepoint { tx, parent })
     }
 
     /// The raw connection, for libraries that ask for one.
     ///
-    /// On MySQL and MariaDB, a lock wait time-out (1205) that is swallowed on it goes unseen: only its statement is
-    /// undone, and the transaction commits.
+    /// On MySQL and MariaDB, lock errors that are swallowed on it go unseen. After a lock wait time-out (1205) only its
+    /// statement is undone, and the transaction commits. After a deadlock (1213) `send` reports that the transaction is
+    /// gone, but the server has committed by itself each statement that followed: return that error.
     pub fn connection(&mut self) -> &mut DB::Connection {
         self.watch.lose_sight();
         self.conn.get()

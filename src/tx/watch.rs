@@ -3,7 +3,10 @@
 //! It answers two questions when the user's code returns `Ok`: did a statement fail in a way that forbids COMMIT, and
 //! was everything so plain that the last read of the row can be spared.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
 
 use sqlx::{Execute, SqlStr, error::BoxDynError};
 
@@ -13,15 +16,31 @@ use crate::store::SupportedDatabase;
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     doomed: AtomicBool,
+    /// The server has ended the transaction, savepoints and all. Shared with those.
+    ended: Arc<AtomicBool>,
     sight_lost: AtomicBool,
     /// Statements that were begun and not seen to their end.
     open: AtomicUsize,
 }
 
 impl Watch {
+    /// For what runs in a savepoint of the transaction that `self` watches.
+    pub fn nested(&self) -> Self {
+        Self { ended: Arc::clone(&self.ended), ..Self::default() }
+    }
+
     /// A statement's failure forbids COMMIT, whatever the user's code made of it.
     pub fn is_doomed(&self) -> bool {
-        self.doomed.load(Relaxed)
+        self.doomed.load(Relaxed) || self.ended.load(Relaxed)
+    }
+
+    /// Refuses a statement that the server would run, and perhaps commit by itself, where the transaction was.
+    pub fn refuse_if_doomed<DB: SupportedDatabase>(&self) -> sqlx::Result<()> {
+        if DB::RUNS_ON_WHEN_DOOMED && self.is_doomed() {
+            let why = "an earlier statement failed with a deadlock or a lock wait time-out: the transaction is lost";
+            return Err(sqlx::Error::Protocol(why.into()));
+        }
+        Ok(())
     }
 
     pub fn doom(&self) {
@@ -50,6 +69,9 @@ impl Watch {
         self.lose_sight();
         if DB::dooms(error) {
             self.doom();
+        }
+        if DB::ends_transaction(error) {
+            self.ended.store(true, Relaxed);
         }
     }
 }

@@ -28,9 +28,8 @@ use tokio::sync::mpsc::Receiver;
 
 /// The cluster's name server. Never skipped in silence: without one these tests prove nothing.
 pub fn name_server() -> String {
-    std::env::var("ROCKETMQ_NAMESRV_ADDR").expect(
-        "these tests need a RocketMQ cluster: start one and set ROCKETMQ_NAMESRV_ADDR=host:port (see scripts/)",
-    )
+    std::env::var("ROCKETMQ_NAMESRV_ADDR")
+        .expect("these tests need a RocketMQ cluster: start one and set ROCKETMQ_NAMESRV_ADDR=host:port (see scripts/)")
 }
 
 pub fn settings(group: &str) -> RocketMq {
@@ -42,10 +41,7 @@ pub fn fresh(what: &str) -> String {
     format!("{what}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
 }
 
-pub async fn connect(
-    settings: RocketMq,
-    topic: &str,
-) -> Result<(Arc<dyn Broker>, Receiver<CheckBack>), BrokerError> {
+pub async fn connect(settings: RocketMq, topic: &str) -> Result<(Arc<dyn Broker>, Receiver<CheckBack>), BrokerError> {
     let (checks, receiver) = CheckSink::bounded(1024);
     settings.validate()?;
     let broker = Box::new(settings).connect(Registration { topics: vec![topic.to_owned()], checks }).await?;

@@ -23,7 +23,9 @@ pub trait TestDatabase: SupportedDatabase {
     /// Runs text on a connection of the pool.
     fn exec(pool: &Pool<Self>, sql: String) -> BoxFuture<'_, sqlx::Result<u64>>;
     /// The first column of every row, as numbers.
-    fn numbers<'p>(pool: &'p Pool<Self>, sql: &'static str) -> BoxFuture<'p, Vec<i64>>;
+    fn numbers<'p>(pool: &'p Pool<Self>, sql: &'p str) -> BoxFuture<'p, Vec<i64>>;
+    /// The first column of every row, as text.
+    fn texts<'p>(pool: &'p Pool<Self>, sql: &'static str) -> BoxFuture<'p, Vec<String>>;
     /// `PostgreSQL`, `MySQL` or `SQLite`.
     fn name() -> &'static str;
 }
@@ -49,6 +51,11 @@ impl<DB: TestDatabase> Db<DB> {
             other => panic!("no such state: {other}"),
         };
         DB::numbers(&self.pool, sql).await[0]
+    }
+
+    /// The same database through a pool of its own: what others see of it.
+    pub async fn again(&self, size: u32) -> Self {
+        Self { url: self.url.clone(), pool: DB::pool(&self.url, size).await }
     }
 
     pub async fn run(&self, sql: impl Into<String>) -> u64 {
@@ -99,10 +106,19 @@ macro_rules! statements {
             Box::pin(async move { Ok(sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(pool).await?.rows_affected()) })
         }
 
-        fn numbers<'p>(pool: &'p Pool<Self>, sql: &'static str) -> BoxFuture<'p, Vec<i64>> {
+        fn numbers<'p>(pool: &'p Pool<Self>, sql: &'p str) -> BoxFuture<'p, Vec<i64>> {
+            Box::pin(async move {
+                let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(pool).await;
+                let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error}"));
+                rows.iter().map(|row| row.get_unchecked(0)).collect()
+            })
+        }
+
+        fn texts<'p>(pool: &'p Pool<Self>, sql: &'static str) -> BoxFuture<'p, Vec<String>> {
             Box::pin(async move {
                 let rows = sqlx::query(sql).fetch_all(pool).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
-                rows.iter().map(|row| row.get_unchecked(0)).collect()
+                let text = |bytes| String::from_utf8(bytes).expect("the column holds text");
+                rows.iter().map(|row| text(row.get_unchecked(0))).collect()
             })
         }
 
@@ -179,22 +195,35 @@ impl TestDatabase for Sqlite {
     statements!(Sqlite, sqlx::sqlite::SqlitePoolOptions, "INSERT INTO orders (id) VALUES (?)");
 }
 
-/// Makes each of these generic tests a test on each of the three databases.
+/// Makes each of these generic tests a test on each of the three databases, with pools of the sizes before the colons.
 #[macro_export]
 macro_rules! on_every_database {
-    ($pool:literal: $($test:ident)*) => {
-        $crate::on_every_database!(@ $pool postgres sqlx::Postgres: $($test)*);
-        $crate::on_every_database!(@ $pool mysql sqlx::MySql: $($test)*);
-        $crate::on_every_database!(@ $pool sqlite sqlx::Sqlite: $($test)*);
+    ($($tests:tt)*) => {
+        $crate::on_one_database!(postgres sqlx::Postgres; $($tests)*);
+        $crate::on_one_database!(mysql sqlx::MySql; $($tests)*);
+        $crate::on_one_database!(sqlite sqlx::Sqlite; $($tests)*);
     };
-    (@ $pool:literal $module:ident $database:ty: $($test:ident)*) => {
+}
+
+/// As [`on_every_database`], for tests that need two processes, or locks on rows.
+#[macro_export]
+macro_rules! on_every_server {
+    ($($tests:tt)*) => {
+        $crate::on_one_database!(postgres_server sqlx::Postgres; $($tests)*);
+        $crate::on_one_database!(mysql_server sqlx::MySql; $($tests)*);
+    };
+}
+
+#[macro_export]
+macro_rules! on_one_database {
+    ($module:ident $database:ty; $($pool:literal: $($test:ident)*);+) => {
         mod $module {
-            $(
+            $($(
                 #[tokio::test]
                 async fn $test() {
                     $crate::support::database::with::<$database, _>($pool, super::$test).await;
                 }
-            )*
+            )*)+
         }
     };
 }

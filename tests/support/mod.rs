@@ -2,12 +2,15 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
 pub mod database;
+pub mod log;
 pub mod order;
+pub mod proxy;
+pub mod raw;
 
 pub use database::{Db, TestDatabase};
 pub use order::Order;
 
-use std::{future::Future, time::Duration};
+use std::{error::Error, future::Future, time::Duration};
 
 /// The value of a variable that `scripts/test` sets.
 pub fn env(name: &str) -> String {
@@ -22,4 +25,15 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
         }
     });
     assert!(waited.await.is_ok(), "not within 30 s: {what}");
+}
+
+/// An error and its causes, in one line.
+pub fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -4,6 +4,7 @@ use futures_util::future::BoxFuture;
 use rocketmq_tx::broker::memory::MemoryBroker;
 use rocketmq_tx::{Builder, MessageId, TransactionListener, TransactionMessage, TransactionProducer, Tx};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use super::{Db, TestDatabase};
 
@@ -87,4 +88,34 @@ pub fn swallowing<DB: TestDatabase>(
             Ok(())
         })
     }
+}
+
+/// A closure for `send_with` that inserts its order and then waits.
+pub fn held<DB: TestDatabase>()
+-> (impl for<'a> FnOnce(&'a mut Tx<'_, DB>, &'a Order) -> BoxFuture<'a, Result<(), OrderError>> + Send, Held) {
+    let (inserted, began) = oneshot::channel();
+    let (release, released) = oneshot::channel();
+    (wait_in_the_middle(inserted, released), Held { began, release })
+}
+
+fn wait_in_the_middle<DB: TestDatabase>(
+    inserted: oneshot::Sender<()>,
+    released: oneshot::Receiver<()>,
+) -> impl for<'a> FnOnce(&'a mut Tx<'_, DB>, &'a Order) -> BoxFuture<'a, Result<(), OrderError>> + Send {
+    move |tx, order| {
+        Box::pin(async move {
+            DB::insert(tx, order.id).await?;
+            let _ = inserted.send(());
+            let _ = released.await;
+            if order.fail { Err(OrderError::ToldTo) } else { Ok(()) }
+        })
+    }
+}
+
+/// The two ends of a [`held`] closure.
+pub struct Held {
+    /// Comes when it has inserted.
+    pub began: oneshot::Receiver<()>,
+    /// Lets it go on; so does dropping this.
+    pub release: oneshot::Sender<()>,
 }

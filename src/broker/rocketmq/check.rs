@@ -66,9 +66,9 @@ impl RequestProcessor for CheckReceiver {
             .set_opaque(request.command().opaque());
         match RemotingResponse::command(reply) {
             Ok(reply) => Ok(ResponseAction::Reply(reply)),
-            Err(violation) => Err(Arc::new(
-                rocketmq_error::Error::new(&rocketmq_error::CORE_ARGUMENT_INVALID).with_source(violation),
-            )),
+            Err(violation) => {
+                Err(Arc::new(rocketmq_error::Error::new(&rocketmq_error::CORE_ARGUMENT_INVALID).with_source(violation)))
+            }
         }
     }
 }

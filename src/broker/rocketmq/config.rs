@@ -111,8 +111,8 @@ impl RocketMq {
         self
     }
 
-    /// What the broker's settings are where it does not tell: a broker with access control shows its settings only to
-    /// administrators, and the Rust broker leaves these three out.
+    /// What the broker's settings are where it does not tell: access control can keep them from a producer, and the
+    /// Rust broker leaves these three out.
     ///
     /// A value that the broker does tell always wins. None by default: then such a broker is an error at start.
     #[must_use]

@@ -49,8 +49,7 @@ impl Engine {
             .build()
             .map_err(|error| failed("building the RocketMQ transport", chain(error.as_ref())))?;
         if let Some(credentials) = &settings.credentials {
-            let keys =
-                SessionCredentials::with_keys(credentials.access_key.as_str(), credentials.secret_key.as_str());
+            let keys = SessionCredentials::with_keys(credentials.access_key.as_str(), credentials.secret_key.as_str());
             client.register_rpc_hook(Arc::new(AclClientRPCHook::new(keys)));
         }
         Ok(Self(Some(Parts { owner, client: Arc::new(client), farewell: None })))

@@ -11,7 +11,7 @@ use std::{
 
 use rocketmq_model::common::{
     hasher::string_hasher::JavaStringHasher,
-    message::{MessageConst, STRING_HASH_SET, message_client_id_setter::MessageClientIDSetter},
+    message::{MessageConst, message_client_id_setter::MessageClientIDSetter},
     sys_flag::message_sys_flag::MessageSysFlag,
     topic::TopicValidator,
 };
@@ -32,27 +32,13 @@ use super::{
     link::{Link, Reached, Refusal, RequestFailure},
     names::Names,
 };
-use crate::broker::{BrokerError, HalfCoordinates, HalfError, HalfMessage, property};
+use crate::{
+    broker::{BrokerError, HalfCoordinates, HalfError, HalfMessage, property},
+    protocol::check_headers,
+};
 
 /// How long the free choice of a queue passes over a broker that did not answer.
 const AVOID_FOR: Duration = Duration::from_secs(5);
-
-/// Properties that make a message a delayed one. Brokers clear some of them from a half in silence and refuse others.
-const DELAYS: [&str; 5] = [
-    MessageConst::PROPERTY_DELAY_TIME_LEVEL,
-    MessageConst::PROPERTY_STARTDE_LIVER_TIME,
-    MessageConst::PROPERTY_TIMER_DELAY_SEC,
-    MessageConst::PROPERTY_TIMER_DELAY_MS,
-    MessageConst::PROPERTY_TIMER_DELIVER_MS,
-];
-
-/// A property of RocketMQ's that users may set on a half: the SDK checks its value against the broker's timing.
-const LEFT_TO_USERS: &str = MessageConst::PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS;
-
-fn is_reserved(header: &str) -> bool {
-    header != LEFT_TO_USERS
-        && (STRING_HASH_SET.contains(header) || DELAYS.contains(&header) || property::ALL.contains(&header))
-}
 
 /// Sends halves.
 pub(super) struct HalfSender {
@@ -146,12 +132,8 @@ impl HalfSender {
         if let Some(namespace) = self.names.namespace() {
             put(MessageConst::PROPERTY_INSTANCE_ID, namespace)?;
         }
+        check_headers(&message.headers).map_err(BrokerError::message)?;
         for (name, value) in &message.headers {
-            if is_reserved(name) {
-                return Err(BrokerError::message(format!(
-                    "the header {name:?} is a property that RocketMQ or this SDK sets itself: use another name"
-                )));
-            }
             put(name, value)?;
         }
         Ok(text)

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use rocketmq_model::common::message::STRING_HASH_SET;
 use rocketmq_protocol::{common::message::message_decoder::str_to_message_properties, protocol::remoting_command};
 
 use super::*;
@@ -55,7 +56,9 @@ fn a_half_carries_all_that_a_check_back_and_a_consumer_need() {
 
 #[test]
 fn case_39_headers_that_rocketmq_would_act_on_are_refused() {
-    for name in ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "PGROUP", "TX_TOKEN"] {
+    let delays = ["DELAY", "__STARTDELIVERTIME", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
+    let of_rocketmq = STRING_HASH_SET.iter().map(|name| name.as_ref());
+    for name in delays.into_iter().chain(property::ALL).chain(of_rocketmq) {
         let mut message = message();
         message.headers.push((name.to_owned(), "1".to_owned()));
         let error = properties(None, &message).expect_err(name).to_string();
@@ -109,10 +112,8 @@ fn other_messages_take_turns_and_pass_over_a_silent_broker() {
 
 fn answer(code: ResponseCode) -> RemotingCommand {
     let header = SendMessageResponseHeader::new("7F00000100002A9F0000000000001267".into(), 3, 7, None, None, None);
-    let mut answer = remoting_command::RemotingCommand::create_response_command_with_code_and_header(
-        code.to_i32(),
-        header,
-    );
+    let mut answer =
+        remoting_command::RemotingCommand::create_response_command_with_code_and_header(code.to_i32(), header);
     answer.make_custom_header_to_net();
     answer
 }

@@ -1,13 +1,14 @@
 //! One request to one address, and how far a failed one got.
 
 use std::{
+    collections::HashMap,
     error::Error as StdError,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rocketmq_protocol::{
@@ -24,15 +25,22 @@ use rocketmq_transport::api::{
     CachedConnectionState, OutboundRequestOutcome, OutboundRequestRejectionReason, OutboundRequestStage,
     RemotingClient, RequestDeadline, RequestTarget, TransportError,
 };
-use tokio::{sync::Notify, time};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time,
+};
 
-use super::check::CheckReceiver;
+use super::{check::CheckReceiver, knock::Knocks};
 use crate::broker::BrokerError;
 
 /// How much later than ours the transport's own deadline is. The transport closes the connection when its deadline
 /// passes, and so fails every other request in flight on it; one slow answer must not do that. A connection that is
 /// really dead is closed by the heartbeat, which uses the transport's deadline.
 const TRANSPORT_GRACE: Duration = Duration::from_secs(30);
+
+/// How many requests may wait for one broker's answers at once; more wait for their turn. The transport refuses what does
+/// not fit into its queue of about a thousand, and a broker that is given too many at once refuses some of them as busy.
+const IN_FLIGHT_MAX: usize = 512;
 
 /// The longest part of a broker's remark that an error repeats, in characters.
 const REMARK_MAX: usize = 300;
@@ -44,6 +52,9 @@ pub(super) struct Link {
     name_servers: Vec<String>,
     /// Index of the name server that answered last.
     preferred: AtomicUsize,
+    knocks: Knocks,
+    /// The turns of each address.
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
     timeout: Duration,
     closed: AtomicBool,
     /// Told when a request failed, so that heartbeats probe the connections at once.
@@ -63,6 +74,8 @@ impl Link {
             commands: RemotingCommandFactory::new(defaults),
             name_servers,
             preferred: AtomicUsize::new(0),
+            knocks: Knocks::default(),
+            turns: Mutex::default(),
             timeout,
             closed: AtomicBool::new(false),
             trouble: Notify::new(),
@@ -108,9 +121,19 @@ impl Link {
     ) -> Result<RemotingCommand, RequestFailure> {
         self.refuse_when_closed()?;
         let deadline = RequestDeadline::after(self.timeout + TRANSPORT_GRACE);
-        let request = self.client.request(RequestTarget::Endpoint(address.into()), command, deadline);
-        let answer = match time::timeout(self.timeout, request).await {
-            Ok(outcome) => self.answer(outcome),
+        let turns = self.turns(address);
+        let started = Instant::now();
+        let Ok(Ok(_turn)) = time::timeout(self.timeout, turns.acquire()).await else {
+            let reason = format!("{IN_FLIGHT_MAX} other requests waited for this broker for {:?}", self.timeout);
+            return Err(RequestFailure { reached: Reached::Nothing, reason });
+        };
+        let request = async {
+            self.find_somebody(address).await?;
+            let target = RequestTarget::Endpoint(address.into());
+            self.answer(self.client.request(target, command, deadline).await)
+        };
+        let answer = match time::timeout(self.timeout.saturating_sub(started.elapsed()), request).await {
+            Ok(answer) => answer,
             Err(_elapsed) => Err(RequestFailure::no_answer(self.timeout)),
         };
         if answer.is_err() {
@@ -127,6 +150,7 @@ impl Link {
         command: RemotingCommand,
     ) -> Result<RemotingCommand, RequestFailure> {
         let deadline = RequestDeadline::after(self.timeout);
+        self.find_somebody(address).await?;
         let outcome = self.client.request(RequestTarget::Endpoint(address.into()), command, deadline).await;
         self.answer(outcome)
     }
@@ -157,6 +181,23 @@ impl Link {
         ))
     }
 
+    fn turns(&self, address: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        match turns.get(address) {
+            Some(of_address) => of_address.clone(),
+            None => turns.entry(address.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(IN_FLIGHT_MAX))).clone(),
+        }
+    }
+
+    async fn find_somebody(&self, address: &str) -> Result<(), RequestFailure> {
+        if self.is_connected(address) {
+            return Ok(());
+        }
+        // Shorter than the request, so that an address that swallows attempts is told from one that does not answer.
+        let nobody = |reason| RequestFailure { reached: Reached::Nothing, reason };
+        self.knocks.at(address, self.timeout / 2).await.map_err(nobody)
+    }
+
     fn refuse_when_closed(&self) -> Result<(), RequestFailure> {
         if self.is_closed() {
             return Err(RequestFailure { reached: Reached::Nothing, reason: "this producer was shut down".to_owned() });
@@ -185,7 +226,9 @@ impl Link {
                     OutboundRequestRejectionReason::QueueSaturated => {
                         "too many requests are waiting on this connection".to_owned()
                     }
-                    OutboundRequestRejectionReason::EndpointUnavailable => "there is no connection".to_owned(),
+                    OutboundRequestRejectionReason::EndpointUnavailable => {
+                        "no connection; after five failed attempts the next one waits 30 s".to_owned()
+                    }
                 },
             ),
             Ok(OutboundRequestOutcome::Contract(_)) => {

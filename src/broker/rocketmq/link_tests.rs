@@ -21,11 +21,9 @@ fn heartbeat(link: &Link) -> RemotingCommand {
 #[test]
 fn only_a_request_that_was_not_written_reached_nothing() {
     assert_eq!(Reached::from(Some(OutboundRequestStage::BeforeWrite)), Reached::Nothing);
-    for stage in [
-        OutboundRequestStage::Writing,
-        OutboundRequestStage::AwaitingResponse,
-        OutboundRequestStage::ResponseReceived,
-    ] {
+    for stage in
+        [OutboundRequestStage::Writing, OutboundRequestStage::AwaitingResponse, OutboundRequestStage::ResponseReceived]
+    {
         assert_eq!(Reached::from(Some(stage)), Reached::Perhaps);
     }
     assert_eq!(Reached::from(None), Reached::Perhaps);
@@ -51,16 +49,37 @@ async fn nobody_there_means_nothing_was_reached() {
 }
 
 #[tokio::test]
+async fn case_53_a_broker_that_was_away_for_long_is_reached_as_soon_as_it_is_back() {
+    let (_engine, link) = link(Duration::from_secs(2));
+    let address = TcpListener::bind("127.0.0.1:0").await.expect("binds").local_addr().expect("bound").to_string();
+    for _ in 0..20 {
+        let failure = link.request(&address, heartbeat(&link)).await.err().expect("away");
+        assert_eq!(failure.reached, Reached::Nothing, "{failure}");
+    }
+    let back = TcpListener::bind(&address).await.expect("binds again");
+    let request = tokio::spawn(async move { link.request(&address, heartbeat(&link)).await.map(|_| ()) });
+    // The knock, and then the transport's own connection with the request on it.
+    let mut bytes = 0;
+    while bytes == 0 {
+        let (mut connection, _) = back.accept().await.expect("accepts");
+        bytes = connection.read(&mut [0; 64]).await.unwrap_or_default();
+    }
+    request.abort();
+}
+
+#[tokio::test]
 async fn case_31_a_silent_broker_may_have_seen_the_request_and_keeps_its_connection() {
     let (_engine, link) = link(Duration::from_millis(300));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound").to_string();
     let broker = tokio::spawn(async move {
-        let (mut connection, _) = listener.accept().await.expect("accepts");
         let mut bytes = 0;
         let mut buffer = [0; 1024];
-        while let Ok(read @ 1..) = connection.read(&mut buffer).await {
-            bytes += read;
+        while bytes == 0 {
+            let (mut connection, _) = listener.accept().await.expect("accepts");
+            while let Ok(read @ 1..) = connection.read(&mut buffer).await {
+                bytes += read;
+            }
         }
         bytes
     });
@@ -80,9 +99,8 @@ async fn a_connection_that_breaks_while_waiting_may_have_carried_the_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound").to_string();
     tokio::spawn(async move {
-        let (mut connection, _) = listener.accept().await.expect("accepts");
         let mut buffer = [0; 1024];
-        let _ = connection.read(&mut buffer).await;
+        while !matches!(listener.accept().await.expect("accepts").0.read(&mut buffer).await, Ok(1..)) {}
     });
     let failure = link.request(&address, heartbeat(&link)).await.err().expect("cut");
     assert_eq!(failure.reached, Reached::Perhaps, "{failure}");

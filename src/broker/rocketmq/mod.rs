@@ -26,6 +26,7 @@
 //! | `engine` | threads and the transport client: start and stop |
 //! | `slot` | one producer of a group per process |
 //! | `link` | one request to one address, and how far a failed one got |
+//! | `knock` | whether anybody listens at an address |
 //! | `names` | namespaces |
 //! | `directory` | which broker serves a topic, and where it is |
 //! | `presence` | heartbeats: brokers know this producer |
@@ -41,6 +42,7 @@ mod directory;
 mod end;
 mod engine;
 mod half;
+mod knock;
 mod link;
 mod names;
 mod presence;

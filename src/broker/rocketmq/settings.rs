@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_and_never_guessed() {
         for name in ["transactionTimeOut", "transactionCheckInterval", "transactionCheckMax"] {
-            let without: String = JAVA.lines().filter(|line| !line.starts_with(name)).map(|l| format!("{l}\n")).collect();
+            let without: String =
+                JAVA.lines().filter(|line| !line.starts_with(name)).map(|l| format!("{l}\n")).collect();
             let error = parse("broker-a", &without, None).expect_err("incomplete").to_string();
             assert!(error.contains("broker-a") && error.contains(name), "{error}");
         }
@@ -158,8 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_stated_fills_gaps_only() {
-        let stated =
-            CheckSchedule { transaction_timeout: HOUR, check_interval: Duration::from_secs(5), check_max: 3 };
+        let stated = CheckSchedule { transaction_timeout: HOUR, check_interval: Duration::from_secs(5), check_max: 3 };
         let gap: String = JAVA.lines().filter(|line| !line.contains("CheckMax")).map(|l| format!("{l}\n")).collect();
         let settings = parse("broker-a", &gap, Some(stated)).expect("filled");
         assert_eq!((settings.check_max, settings.transaction_timeout), (3, Duration::from_secs(6)));

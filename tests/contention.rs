@@ -1,0 +1,264 @@
+//! Many at once: dropped futures, contended ids, small pools.
+
+mod support;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
+use support::{
+    Db, Order, TestDatabase, log,
+    order::{OrderError, builder, held, producer},
+};
+use tokio::{task::JoinSet, time::timeout};
+
+on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
+    8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback);
+
+/// Far beyond what any of these needs, even on a busy machine.
+const SOON: Duration = Duration::from_secs(120);
+
+async fn case_2_dropped_sends_strand_nothing<DB: TestDatabase>(db: Db<DB>) {
+    const SENDS: i64 = 300;
+    let broker = MemoryBroker::new();
+    let others = db.again(1).await;
+    let producer = producer(&db, &broker).await;
+    let mut dropped = 0;
+    for id in 0..SENDS {
+        let patience = Duration::from_micros(id as u64 * 37 % 51 * 100);
+        match timeout(patience, producer.send(Order::new(id))).await {
+            Ok(sent) => drop(sent.unwrap()),
+            Err(_) => dropped += 1,
+        }
+    }
+    assert!(dropped >= SENDS / 51, "a patience of zero is never enough: {dropped}");
+    for id in SENDS..SENDS + 20 {
+        producer.send(Order::new(id)).await.unwrap();
+        assert!(others.orders().await.contains(&id), "committed readers see it");
+    }
+    let report = producer.shutdown(SOON).await;
+    assert!(report.is_clean(), "{report:?}");
+    // The pool's only connection is outside of any transaction, or nobody else would see this.
+    db.run("INSERT INTO orders (id) VALUES (-1)").await;
+    assert_eq!(others.orders().await, (-1..SENDS + 20).collect::<Vec<_>>());
+    assert_eq!(others.in_state("COMMITTED").await, SENDS + 20);
+    assert!(broker.open_halves().is_empty());
+    let delivered = broker.delivered_ids();
+    assert_eq!(delivered.len() as i64, SENDS + 20);
+    assert_eq!(delivered.into_iter().collect::<BTreeSet<_>>(), ids(0..SENDS + 20));
+    others.pool.close().await;
+}
+
+/// In half of the rounds the two meet an empty place, in the other half a row to replace by compare-and-swap.
+async fn case_25_one_winner_per_row<DB: TestDatabase>(db: Db<DB>) {
+    const ROUNDS: i64 = 1000;
+    const AT_ONCE: usize = 25;
+    let broker = MemoryBroker::new();
+    let names: Vec<_> = (0..ROUNDS).map(|round| format!("round-{round}")).collect();
+    let rolled_back = names.iter().step_by(2).map(|id| log::Row::new(id, "earlier", "ROLLED_BACK"));
+    log::insert(&db, rolled_back).await;
+    let others = db.again(8).await;
+    let producers = [producer(&db, &broker).await, producer(&others, &broker).await];
+    let mut winners = 0;
+    for (chunk, names) in names.chunks(AT_ONCE).enumerate() {
+        let mut sends = JoinSet::new();
+        for (place, name) in names.iter().enumerate() {
+            let round = (chunk * AT_ONCE + place) as i64;
+            for (claimer, producer) in producers.iter().enumerate() {
+                let (producer, order) = (producer.clone(), Order::named(2 * round + claimer as i64, name));
+                sends.spawn(async move { (round, producer.send(order).await) });
+            }
+        }
+        let mut rounds = vec![];
+        while let Some(sent) = sends.join_next().await {
+            let (round, sent) = sent.unwrap();
+            if won(sent) {
+                rounds.push(round);
+            }
+        }
+        rounds.sort_unstable();
+        let first = (chunk * AT_ONCE) as i64;
+        assert_eq!(rounds, (first..first + names.len() as i64).collect::<Vec<_>>(), "one winner each");
+        winners += rounds.len() as i64;
+    }
+    assert_eq!(winners, ROUNDS);
+    for producer in &producers {
+        assert!(producer.shutdown(SOON).await.is_clean());
+    }
+    let orders = db.orders().await;
+    assert_eq!(orders.iter().map(|id| id / 2).collect::<Vec<_>>(), (0..ROUNDS).collect::<Vec<_>>());
+    let mut delivered = broker.delivered_ids();
+    delivered.sort_unstable();
+    let mut names = names;
+    names.sort_unstable();
+    assert_eq!(delivered, names);
+    assert!(broker.open_halves().is_empty());
+    assert_eq!(DB::numbers(&db.pool, "SELECT count(*) FROM tx_log WHERE attempts = 2").await, [ROUNDS / 2]);
+    others.pool.close().await;
+}
+
+fn won(sent: Result<Receipt, SendError>) -> bool {
+    match sent {
+        Ok(receipt) => !receipt.already_committed(),
+        Err(SendError::InFlight { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+async fn case_30_a_pool_of_one<DB: TestDatabase>(db: Db<DB>) {
+    a_crowd_finishes(db, 64).await;
+}
+
+async fn case_30_a_pool_of_eight<DB: TestDatabase>(db: Db<DB>) {
+    a_crowd_finishes(db, 64).await;
+}
+
+/// Sends at once, every fourth of which fails, while checks go round and housekeeping has work.
+async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
+    let broker = MemoryBroker::new();
+    let producer = producer(&db, &broker).await;
+    let dead: Vec<_> = (0..50).map(|id| format!("dead-{id}")).collect();
+    let died = |id| log::Row { deadline_at: 0, ..log::Row::new(id, id, "PREPARING") };
+    log::insert(&db, dead.iter().map(|id| died(id))).await;
+    for id in &dead {
+        broker.plant(log::half(&db, id, id).await);
+    }
+    let asking = tokio::spawn({
+        let broker = broker.clone();
+        async move {
+            let mut rounds = tokio::time::interval(Duration::from_millis(20));
+            loop {
+                rounds.tick().await;
+                broker.check_back();
+            }
+        }
+    });
+    timeout(SOON, crowd(&producer, sends)).await.expect("all finish");
+    support::eventually("the settler finds the dead", async || db.in_state("PREPARING").await == 0).await;
+    asking.abort();
+    let _ = asking.await;
+    log::check_until_ended(&broker).await;
+    assert_eq!(producer.shutdown(SOON).await.unfinished, 0);
+    let good: Vec<_> = (0..sends).filter(|id| id % 4 != 0).collect();
+    assert_eq!(db.orders().await, good);
+    assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ids(good.iter().copied()));
+    assert_eq!(db.in_state("COMMITTED").await, good.len() as i64);
+    assert_eq!(db.in_state("ROLLED_BACK").await, sends - good.len() as i64 + 50);
+}
+
+async fn crowd<DB: TestDatabase>(producer: &TransactionProducer<DB>, sends: i64) {
+    let mut crowd = JoinSet::new();
+    for id in 0..sends {
+        let producer = producer.clone();
+        let order = if id % 4 == 0 { Order::failing(id) } else { Order::new(id) };
+        crowd.spawn(async move { (order.fail, producer.send(order).await) });
+    }
+    while let Some(sent) = crowd.join_next().await {
+        let (fails, sent) = sent.unwrap();
+        match sent {
+            Ok(_) => assert!(!fails),
+            Err(error) => assert!(fails && error.execute_error::<OrderError>().is_some(), "{error:?}"),
+        }
+    }
+}
+
+fn ids(orders: impl IntoIterator<Item = i64>) -> BTreeSet<String> {
+    orders.into_iter().map(|id| format!("order-{id}")).collect()
+}
+
+/// SQLite has one writer at a time: there a duplicate waits for the first one and then knows more.
+async fn duplicates_in_flight<DB: TestDatabase>(db: Db<DB>) {
+    let broker = MemoryBroker::new();
+    let producers = [producer(&db, &broker).await, producer(&db, &broker).await];
+    let (closure, first) = held();
+    let sending = tokio::spawn({
+        let producer = producers[0].clone();
+        async move { producer.send_with(Order::named(1, "one"), closure).await }
+    });
+    first.began.await.unwrap();
+    for producer in &producers {
+        assert_eq!(producer.status("one").await.unwrap(), Status::Preparing);
+    }
+    if DB::name() != "SQLite" {
+        for producer in &producers {
+            let error = producer.send(Order::named(2, "one")).await.unwrap_err();
+            assert!(matches!(&error, SendError::InFlight { msg_id } if msg_id == "one"), "{error:?}");
+            assert!(error.is_transient());
+        }
+    }
+    assert!(db.orders().await.is_empty(), "nothing is committed yet");
+    first.release.send(()).unwrap();
+    sending.await.unwrap().unwrap().0.confirmation().await;
+    for producer in &producers {
+        assert!(producer.send(Order::named(3, "one")).await.unwrap().already_committed());
+        producer.shutdown(SOON).await;
+    }
+    assert_eq!(db.orders().await, [1]);
+    assert_eq!(broker.delivered_ids(), ["one"]);
+    assert!(broker.open_halves().is_empty());
+}
+
+async fn a_duplicate_after_a_rollback<DB: TestDatabase>(db: Db<DB>) {
+    let broker = MemoryBroker::new();
+    let producers = [producer(&db, &broker).await, producer(&db, &broker).await];
+    let (closure, first) = held();
+    let sending = tokio::spawn({
+        let producer = producers[0].clone();
+        let order = Order { fail: true, ..Order::named(1, "one") };
+        async move { producer.send_with(order, closure).await }
+    });
+    first.began.await.unwrap();
+    first.release.send(()).unwrap();
+    sending.await.unwrap().unwrap_err();
+    // The second instance takes over the id under a token of its own.
+    producers[1].send(Order::named(2, "one")).await.unwrap().confirmation().await;
+    for producer in &producers {
+        producer.shutdown(SOON).await;
+    }
+    assert_eq!(db.orders().await, [2]);
+    assert_eq!(broker.delivered_ids(), ["one"]);
+    assert_eq!(DB::numbers(&db.pool, "SELECT attempts FROM tx_log").await, [2]);
+    assert!(broker.open_halves().is_empty());
+}
+
+mod case_48_every_runtime {
+    use super::*;
+
+    async fn works<DB: TestDatabase>(db: Db<DB>) {
+        a_crowd_finishes(db, 16).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn multi_thread() {
+        support::database::with::<sqlx::Postgres, _>(4, works).await;
+        support::database::with::<sqlx::MySql, _>(4, works).await;
+        support::database::with::<sqlx::Sqlite, _>(4, works).await;
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn current_thread() {
+        support::database::with::<sqlx::Postgres, _>(4, works).await;
+        support::database::with::<sqlx::MySql, _>(4, works).await;
+        support::database::with::<sqlx::Sqlite, _>(4, works).await;
+    }
+
+    /// A producer that was started on one runtime serves callers on another one.
+    #[test]
+    fn two_runtimes() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime().block_on(support::database::with::<sqlx::Postgres, _>(4, |db| async move {
+            let broker = MemoryBroker::new();
+            let producer = builder(&db, &broker).start().await.unwrap();
+            let sender = producer.clone();
+            let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
+            support::eventually("the other thread has sent", async || sent.is_finished()).await;
+            sent.join().unwrap().unwrap();
+            support::eventually("it is delivered", async || {
+                broker.check_back();
+                !broker.delivered_ids().is_empty()
+            })
+            .await;
+            producer.shutdown(SOON).await;
+            assert_eq!(db.orders().await, [1]);
+        }));
+    }
+}
