@@ -1,21 +1,20 @@
 //! One message id everywhere: byte for byte, from the caller to the consumer.
 
-mod support;
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use rocketmq_tx::{
-    Confirmation, Status, TransactionMessage,
-    broker::memory::{Fault, MemoryBroker},
-};
-use support::{
+use crate::on_every_database;
+use crate::support::{
     Db, Order, TestDatabase,
     log::check_until_ended,
     order::{builder, producer},
     raw::Raw,
+};
+use rocketmq_tx::{
+    Confirmation, Status, TransactionMessage,
+    broker::memory::{Fault, MemoryBroker},
 };
 
 on_every_database!(4: case_21_one_id_everywhere case_22_ids_that_look_alike what_a_consumer_gets);
@@ -48,7 +47,7 @@ async fn case_21_one_id_everywhere<DB: TestDatabase>(db: Db<DB>) {
     assert_eq!(broker.ended()[0].0, ID);
     assert_eq!(broker.delivered_ids(), [ID]);
     let confirmed = async || producer.status(ID).await.unwrap() == Status::Committed(Confirmation::Confirmed);
-    support::eventually("the check-back's answer is noted under it", confirmed).await;
+    crate::support::eventually("the check-back's answer is noted under it", confirmed).await;
     let again = producer.send(Order::named(2, ID)).await.unwrap();
     assert_eq!((again.msg_id(), again.already_committed()), (ID, true));
     let error = producer.send(Order { fail: true, ..Order::named(3, "order 43") }).await.unwrap_err();

@@ -1,20 +1,22 @@
 //! The end of a producer: what may finish, what is left, and who resolves that.
 
-mod support;
-
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
-use rocketmq_tx::{SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
-use support::{
+use crate::on_every_database;
+use crate::support::{
     Db, Order, TestDatabase, eventually,
     log::check_until_ended,
     order::{Held, builder, held, producer},
 };
-use tokio::task::JoinHandle;
+use futures_util::{
+    FutureExt,
+    future::{select_all, try_join_all},
+};
+use rocketmq_tx::{SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 on_every_database!(20: case_47_closures_in_flight_at_the_deadline what_finishes_in_time_is_clean
     dropped_without_shutdown);
@@ -32,21 +34,28 @@ fn start<DB: TestDatabase>(producer: &TransactionProducer<DB>, order: Order) -> 
     (tokio::spawn(sending), transaction)
 }
 
+/// Returns once their transactions run; on SQLite one at a time can. They go on when the result is dropped.
+async fn all_run<DB: TestDatabase>(transactions: Vec<Held>) -> Vec<oneshot::Sender<()>> {
+    let (began, releases): (Vec<_>, Vec<_>) = transactions.into_iter().map(|held| (held.began, held.release)).unzip();
+    if DB::name() == "SQLite" {
+        let (first, ..) = select_all(began).await;
+        first.unwrap();
+    } else {
+        try_join_all(began).await.unwrap();
+    }
+    releases
+}
+
 /// Every second one will fail. SQLite runs one at a time; the others wait their turn.
 async fn case_47_closures_in_flight_at_the_deadline<DB: TestDatabase>(db: Db<DB>) {
     const IN_FLIGHT: i64 = 20;
     let broker = MemoryBroker::new();
+    let others = db.again(1).await;
     let patient = builder(&db, &broker).execute_timeout(3 * DEADLINE).settle_deadline(4 * DEADLINE);
     let leaving = patient.start().await.unwrap();
     let orders = (0..IN_FLIGHT).map(|id| if id % 2 == 0 { Order::new(id) } else { Order::failing(id) });
     let (sends, transactions): (Vec<_>, Vec<_>) = orders.map(|order| start(&leaving, order)).unzip();
-    let mut releases = vec![];
-    for (place, transaction) in transactions.into_iter().enumerate() {
-        if DB::name() != "SQLite" || place == 0 {
-            transaction.began.await.unwrap();
-        }
-        releases.push(transaction.release);
-    }
+    let releases = all_run::<DB>(transactions).await;
 
     let asked = Instant::now();
     let limit = Duration::from_millis(300);
@@ -60,26 +69,41 @@ async fn case_47_closures_in_flight_at_the_deadline<DB: TestDatabase>(db: Db<DB>
 
     let refused = leaving.send(Order::new(100)).await.unwrap_err();
     assert!(matches!(refused, SendError::ShuttingDown), "{refused:?}");
-    let count = DB::numbers(&db.pool, "SELECT count(*) FROM tx_log WHERE msg_id = 'order-100'").await;
+    let count = DB::numbers(&others.pool, "SELECT count(*) FROM tx_log WHERE msg_id = 'order-100'").await;
     assert_eq!(count, [0], "nothing was written");
 
     // They go on while the runtime lives, and their halves are left to whoever answers next.
     drop(releases);
-    for (id, sending) in sends.into_iter().enumerate() {
-        assert_eq!(sending.await.unwrap().is_ok(), id % 2 == 0);
+    let (mut good, mut ran) = (vec![], 0);
+    for (id, sending) in (0..).zip(sends) {
+        match sending.await.unwrap() {
+            Ok(()) => {
+                ran += 1;
+                good.push(id);
+            }
+            Err(SendError::RolledBack { .. }) => ran += 1,
+            // It was still waiting for its turn, and then had no broker to send its half to.
+            Err(SendError::NotStarted { .. }) if DB::name() == "SQLite" => {}
+            Err(error) => panic!("{error:?}"),
+        }
     }
-    let good: Vec<_> = (0..IN_FLIGHT).filter(|id| id % 2 == 0).collect();
+    assert!(ran > 0);
+    if DB::name() != "SQLite" {
+        assert_eq!(ran, IN_FLIGHT);
+        assert_eq!(good, (0..IN_FLIGHT).filter(|id| id % 2 == 0).collect::<Vec<_>>());
+    }
     assert_eq!(db.orders().await, good);
-    assert_eq!(broker.open_halves().len() as i64, IN_FLIGHT, "who has left ends nothing");
+    assert_eq!(broker.open_halves().len() as i64, ran, "who has left ends nothing");
     drop(leaving);
     let restarted = producer(&db, &broker).await;
     check_until_ended(&broker).await;
     let delivered: BTreeSet<_> = broker.delivered_ids().into_iter().collect();
     assert_eq!(delivered, good.iter().map(|id| format!("order-{id}")).collect());
     assert_eq!(broker.delivered().len(), good.len());
-    assert_eq!(db.in_state("COMMITTED").await, IN_FLIGHT / 2);
-    assert_eq!(db.in_state("ROLLED_BACK").await, IN_FLIGHT / 2);
+    assert_eq!(db.in_state("COMMITTED").await, good.len() as i64);
+    assert_eq!(db.in_state("ROLLED_BACK").await, IN_FLIGHT - good.len() as i64);
     assert!(restarted.shutdown(DEADLINE).await.is_clean());
+    others.pool.close().await;
 }
 
 async fn what_finishes_in_time_is_clean<DB: TestDatabase>(db: Db<DB>) {
@@ -113,7 +137,7 @@ async fn dropped_without_shutdown<DB: TestDatabase>(db: Db<DB>) {
         assert!(leaving.send_with(Order::new(id), closure).now_or_never().is_none(), "it is held");
         running.push(transaction);
     }
-    (&mut running[0].began).await.unwrap();
+    let running = all_run::<DB>(running).await;
     let before = Instant::now();
     drop(leaving);
     assert!(before.elapsed() < Duration::from_millis(500), "Drop does not block");

@@ -1,10 +1,8 @@
 //! The SDK's tables: made by many at once, by hand, or twice, and a user's own migrations left alone.
 
-mod support;
-
+use crate::support::{Db, Order, TestDatabase, database, order::producer};
 use futures_util::future::join_all;
 use rocketmq_tx::{broker::memory::MemoryBroker, ddl, migrate};
-use support::{Db, Order, TestDatabase, database, order::producer};
 
 /// Runs each on an empty database of each kind.
 macro_rules! on_empty {

@@ -1,7 +1,5 @@
 //! Sends that fail on the way: what was undone, what the caller is told, and that the next send works.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -10,6 +8,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{
+    Db, Order, TestDatabase, eventually,
+    log::{check_until_ended, unknown},
+    order::{builder, producer},
+};
+use crate::{on_every_database, on_every_server};
 use rocketmq_tx::{
     BusinessRows, RollbackCause, SendError, Status,
     broker::{
@@ -17,11 +21,6 @@ use rocketmq_tx::{
         memory::{Fault, MemoryBroker},
     },
     protocol::Unresolved,
-};
-use support::{
-    Db, Order, TestDatabase, eventually,
-    log::{check_until_ended, unknown},
-    order::{builder, producer},
 };
 
 on_every_database!(4: case_15_a_half_that_is_not_safe a_half_that_is_lost a_claim_that_fails;
@@ -191,7 +190,7 @@ async fn settled_before_its_transaction_began<DB: TestDatabase>(db: Db<DB>) {
     eventually("it is claimed", async || others.in_state("PREPARING").await == 1).await;
     eventually("its half is sent", async || broker.open_halves().len() == 1).await;
     others.run("UPDATE tx_log SET deadline_at = 0").await;
-    let other_instance = support::order::producer(&others, &broker).await;
+    let other_instance = crate::support::order::producer(&others, &broker).await;
     eventually("it is settled", async || others.in_state("ROLLED_BACK").await == 1).await;
     assert_eq!(other_instance.counters().settled + producer.counters().settled, 1);
     assert_eq!(unknown(&producer, Unresolved::Preparing), 0, "nobody asked");

@@ -1,19 +1,18 @@
 //! Producers that cannot start: each error names the remedy, and nothing was written.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    Db, TestDatabase, causes,
+    order::{Orders, builder},
+    raw::Raw,
+};
+use crate::{on_every_database, on_every_server};
 use rocketmq_tx::{
     Builder, MessageId, RocketMq, StartError, TransactionMessage, TransactionProducer, broker::memory::MemoryBroker,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Pool;
-use support::{
-    Db, TestDatabase, causes,
-    order::{Orders, builder},
-    raw::Raw,
-};
 
 on_every_database!(2: kinds_and_topics groups no_broker case_23_times missing_tables_and_columns
     an_empty_scope a_database_that_is_not_there);

@@ -1,21 +1,20 @@
 //! Check-backs while the database cannot answer: Unknown each time, and resolved once it can.
 
-mod support;
-
 use std::{process::Command, time::Duration};
 
+use crate::on_every_database;
+use crate::support::{
+    Db, Order, TestDatabase, causes, database, env, eventually,
+    log::{self, check_is_unknown, check_until_ended},
+    order::{builder, producer},
+    proxy::Proxy,
+};
 use rocketmq_tx::{
     Confirmation, OpenError, SendError, StartError, TransactionProducer,
     broker::memory::{Fault, MemoryBroker},
     protocol::Unresolved,
 };
 use sqlx::{MySql, Postgres};
-use support::{
-    Db, Order, TestDatabase, causes, database, env, eventually,
-    log::{self, check_is_unknown, check_until_ended},
-    order::{builder, producer},
-    proxy::Proxy,
-};
 
 on_every_database!(2: case_12_the_table_is_gone case_12_a_state_that_does_not_exist);
 

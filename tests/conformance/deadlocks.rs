@@ -1,12 +1,10 @@
 //! MariaDB: `execute` swallows a lock error that rolled back more than its statement, and goes on.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Db, Order, TestDatabase, database, eventually, order::producer};
 use rocketmq_tx::{RollbackCause, SendError, Status, broker::memory::MemoryBroker};
 use sqlx::{Connection, MySql, MySqlConnection};
-use support::{Db, Order, TestDatabase, database, eventually, order::producer};
 use tokio::sync::oneshot;
 
 /// Another service's transaction, on a connection of its own.

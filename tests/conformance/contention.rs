@@ -1,14 +1,13 @@
 //! Many at once: dropped futures, contended ids, small pools.
 
-mod support;
-
 use std::{collections::BTreeSet, time::Duration};
 
-use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
-use support::{
+use crate::on_every_database;
+use crate::support::{
     Db, Order, TestDatabase, log,
     order::{OrderError, builder, held, producer},
 };
+use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
 use tokio::{task::JoinSet, time::timeout};
 
 on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
@@ -133,7 +132,7 @@ async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
         }
     });
     timeout(SOON, crowd(&producer, sends)).await.expect("all finish");
-    support::eventually("the settler finds the dead", async || db.in_state("PREPARING").await == 0).await;
+    crate::support::eventually("the settler finds the dead", async || db.in_state("PREPARING").await == 0).await;
     asking.abort();
     let _ = asking.await;
     log::check_until_ended(&broker).await;
@@ -229,30 +228,30 @@ mod case_48_every_runtime {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn multi_thread() {
-        support::database::with::<sqlx::Postgres, _>(4, works).await;
-        support::database::with::<sqlx::MySql, _>(4, works).await;
-        support::database::with::<sqlx::Sqlite, _>(4, works).await;
+        crate::support::database::with::<sqlx::Postgres, _>(4, works).await;
+        crate::support::database::with::<sqlx::MySql, _>(4, works).await;
+        crate::support::database::with::<sqlx::Sqlite, _>(4, works).await;
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn current_thread() {
-        support::database::with::<sqlx::Postgres, _>(4, works).await;
-        support::database::with::<sqlx::MySql, _>(4, works).await;
-        support::database::with::<sqlx::Sqlite, _>(4, works).await;
+        crate::support::database::with::<sqlx::Postgres, _>(4, works).await;
+        crate::support::database::with::<sqlx::MySql, _>(4, works).await;
+        crate::support::database::with::<sqlx::Sqlite, _>(4, works).await;
     }
 
     /// A producer that was started on one runtime serves callers on another one.
     #[test]
     fn two_runtimes() {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime().block_on(support::database::with::<sqlx::Postgres, _>(4, |db| async move {
+        runtime().block_on(crate::support::database::with::<sqlx::Postgres, _>(4, |db| async move {
             let broker = MemoryBroker::new();
             let producer = builder(&db, &broker).start().await.unwrap();
             let sender = producer.clone();
             let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
-            support::eventually("the other thread has sent", async || sent.is_finished()).await;
+            crate::support::eventually("the other thread has sent", async || sent.is_finished()).await;
             sent.join().unwrap().unwrap();
-            support::eventually("it is delivered", async || {
+            crate::support::eventually("it is delivered", async || {
                 broker.check_back();
                 !broker.delivered_ids().is_empty()
             })

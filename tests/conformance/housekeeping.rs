@@ -1,17 +1,16 @@
 //! The settler and the purger: which rows they take, and which never.
 
-mod support;
-
 use std::time::Duration;
 
-use rocketmq_tx::{
-    Status,
-    broker::{End, EndOrigin, memory::MemoryBroker},
-};
-use support::{
+use crate::on_every_database;
+use crate::support::{
     Db, Order, TestDatabase, eventually,
     log::{self, FAR, Row, check_until_ended, until_deadline},
     order::{builder, held, producer},
+};
+use rocketmq_tx::{
+    Status,
+    broker::{End, EndOrigin, memory::MemoryBroker},
 };
 
 on_every_database!(4: what_a_dead_process_left the_purger_takes_only_what_is_done;

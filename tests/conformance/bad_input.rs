@@ -1,13 +1,12 @@
 //! Messages that cannot be sent as they are: each is refused in words, before anything is written.
 
-mod support;
-
+use crate::on_every_database;
+use crate::support::{Db, Order, TestDatabase, order::builder, raw::Raw};
 use rocketmq_tx::{
     BoxError, BusinessRows, MessageId, SendError, TransactionMessage, TransactionProducer,
     broker::{memory::MemoryBroker, property},
 };
 use serde::{Deserialize, Serialize};
-use support::{Db, Order, TestDatabase, order::builder, raw::Raw};
 
 on_every_database!(2: ids tags_and_ordering_keys headers case_39_delay_properties case_42_an_empty_body
     case_41_bodies_at_the_limit case_41_properties_at_the_limit a_body_that_fails_to_encode

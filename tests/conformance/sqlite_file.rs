@@ -1,16 +1,14 @@
 //! SQLite has one writer at a time, and databases that live in one connection.
 
-mod support;
-
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use rocketmq_tx::{RollbackCause, SendError, broker::memory::MemoryBroker};
-use sqlx::{Sqlite, sqlite::SqlitePoolOptions};
-use support::{
+use crate::support::{
     Db, Order, TestDatabase, database,
     order::{builder, producer},
 };
+use futures_util::future::join_all;
+use rocketmq_tx::{RollbackCause, SendError, broker::memory::MemoryBroker};
+use sqlx::{Sqlite, sqlite::SqlitePoolOptions};
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -1,8 +1,6 @@
 //! COMMIT was sent, and its answer never came. Whatever became of it, the database and the deliveries agree, `execute` ran
 //! once, and nobody guesses.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -11,15 +9,16 @@ use std::{
     time::Duration,
 };
 
-use rocketmq_tx::{
-    BusinessRows, Receipt, RollbackCause, SendError, Status, TransactionProducer, broker::memory::MemoryBroker,
-    protocol::Unresolved,
-};
-use support::{
+use crate::on_every_server;
+use crate::support::{
     Db, Order, TestDatabase, eventually,
     log::{check_is_unknown, check_until_ended, until_deadline},
     order::builder,
     proxy::{Commit, Proxy},
+};
+use rocketmq_tx::{
+    BusinessRows, Receipt, RollbackCause, SendError, Status, TransactionProducer, broker::memory::MemoryBroker,
+    protocol::Unresolved,
 };
 use tokio::sync::oneshot;
 

@@ -1,19 +1,18 @@
 //! What the broker is answered about the halves that were left open.
 
-mod support;
-
 use std::time::Duration;
 
-use rocketmq_tx::{
-    Confirmation, Status,
-    broker::{End, EndOrigin, memory::Fault, memory::MemoryBroker},
-    protocol::Unresolved,
-};
-use support::{
+use crate::on_every_database;
+use crate::support::{
     Db, Order, TestDatabase, eventually,
     log::{self, Row, check_is_unknown, check_until_ended, unknown},
     order::{builder, held, producer},
     raw::Raw,
+};
+use rocketmq_tx::{
+    Confirmation, Status,
+    broker::{End, EndOrigin, memory::Fault, memory::MemoryBroker},
+    protocol::Unresolved,
 };
 
 on_every_database!(4: the_whole_table case_10_a_foreign_scope case_11_a_running_transaction lost_ends
@@ -94,7 +93,7 @@ async fn the_whole_table<DB: TestDatabase>(db: Db<DB>) {
 
 /// Two services share a group by mistake. The wrong one has a row of the same id and token, which says the opposite.
 async fn case_10_a_foreign_scope<DB: TestDatabase>(db: Db<DB>) {
-    support::database::with(2, |other: Db<DB>| async move {
+    crate::support::database::with(2, |other: Db<DB>| async move {
         let broker = MemoryBroker::new();
         broker.fail_ends([Some(Fault::Lost)]);
         let owner = producer(&db, &broker).await;

@@ -1,14 +1,13 @@
 //! What becomes of one message, on every database: what committed readers see, and what consumers see.
 
-mod support;
-
+use crate::on_every_database;
+use crate::support::{
+    Db, Order, TestDatabase,
+    order::{OrderError, builder, producer, swallowing},
+};
 use rocketmq_tx::{
     BusinessRows, Confirmation, RollbackCause, SendError, Status,
     broker::{End, EndOrigin, memory::MemoryBroker},
-};
-use support::{
-    Db, Order, TestDatabase,
-    order::{OrderError, builder, producer, swallowing},
 };
 
 on_every_database!(4: commits rolls_back_with_the_error_by_type a_panic_rolls_back a_timeout_rolls_back
