@@ -67,6 +67,8 @@ impl OpenError {
     }
 }
 
+/// What the first connections are given at least: a log-in takes longer than a statement.
+const CONNECT: Duration = Duration::from_secs(10);
 /// Connections for checks and housekeeping: a lock wait, a batch and a question may run at once.
 const OWN_CONNECTIONS: u32 = 3;
 /// One batch of claims is under way while the next one gathers.
@@ -77,7 +79,7 @@ impl<DB: SupportedDatabase> Store<DB> {
     pub async fn open(user: &Pool<DB>, timeout: Duration) -> Result<Self, OpenError> {
         let connect = |connections| async move {
             // sqlx tries a refused connection again and again: no answer is mostly a wrong address.
-            let connected = tokio::time::timeout(timeout, DB::own_pool(user, connections)).await;
+            let connected = tokio::time::timeout(timeout.max(CONNECT), DB::own_pool(user, connections)).await;
             connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(OpenError::Connect)
         };
         let pool = connect(OWN_CONNECTIONS).await?;

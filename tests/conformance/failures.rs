@@ -122,6 +122,8 @@ async fn a_broken_connection_is_replaced<DB: TestDatabase>(db: Db<DB>) {
             format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {broken}"),
         ),
     };
+    // On its way back the pool would look at it.
+    eventually("it is idle", async || db.pool.num_idle() == 1).await;
     others.run(kill).await;
     eventually("it is gone", async || DB::numbers(&others.pool, &is_there).await == [0]).await;
     is_not_started(&producer, "local transaction could not begin").await;

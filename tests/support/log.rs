@@ -91,7 +91,7 @@ pub async fn check_is_unknown<DB: TestDatabase>(
     let before = unknown(producer, reason);
     let asked = broker.check_back();
     assert_eq!(broker.open_halves().len(), asked, "none of them is ended meanwhile");
-    eventually("the check is answered", async || unknown(producer, reason) == before + asked as u64).await;
+    eventually("the check is answered", async || unknown(producer, reason) >= before + asked as u64).await;
     assert_eq!(broker.open_halves().len(), asked);
 }
 

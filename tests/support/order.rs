@@ -91,6 +91,7 @@ pub fn swallowing<DB: TestDatabase>(
 }
 
 /// A closure for `send_with` that inserts its order and then waits.
+#[allow(clippy::type_complexity, reason = "a closure's type has no name to shorten it by")]
 pub fn held<DB: TestDatabase>()
 -> (impl for<'a> FnOnce(&'a mut Tx<'_, DB>, &'a Order) -> BoxFuture<'a, Result<(), OrderError>> + Send, Held) {
     let (inserted, began) = oneshot::channel();
