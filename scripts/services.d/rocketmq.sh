@@ -86,7 +86,7 @@ registerNameServerPeriod=10000
 autoCreateTopicEnable=true
 brokerFastFailureEnable=false
 transactionOpMsgMaxSize=1
-transactionOpBatchInterval=3600000
+transactionOpBatchInterval=2000000000
 EOS
   [[ -n ${ROCKETMQ_TX_BROKER_DEFAULTS:-} ]] || cat <<EOS
 transactionTimeOut=3000
