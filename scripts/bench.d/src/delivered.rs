@@ -1,11 +1,10 @@
 //! How many messages a topic has, asked of its brokers.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::ManuallyDrop, sync::Arc, time::Duration};
 
 use rocketmq_protocol::{
     code::request_code::RequestCode,
     protocol::{
-        RemotingDeserializable,
         header::{
             client_request_header::GetRouteInfoRequestHeader, get_max_offset_request_header::GetMaxOffsetRequestHeader,
             get_max_offset_response_header::GetMaxOffsetResponseHeader,
@@ -25,7 +24,8 @@ use crate::AnyError;
 pub struct Topics {
     name_server: String,
     client: RemotingClient<DefaultRequestProcessor>,
-    owner: Option<RuntimeOwner>,
+    // The process ends with the measurement; a runtime must not be stopped from inside of another one.
+    _owner: ManuallyDrop<RuntimeOwner>,
 }
 
 impl Topics {
@@ -38,7 +38,7 @@ impl Topics {
         let client = RemotingClient::builder(Arc::default(), DefaultRequestProcessor, context)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Self { name_server, client, owner: Some(owner) })
+        Ok(Self { name_server, client, _owner: ManuallyDrop::new(owner) })
     }
 
     /// The sum of its queues' offsets, which only grow; 0 for a topic that does not exist.
@@ -80,15 +80,6 @@ impl Topics {
         match self.client.request(RequestTarget::Endpoint(address.into()), command, deadline).await {
             Ok(OutboundRequestOutcome::Response(answer)) => Ok(answer),
             other => Err(format!("{address} did not answer: {other:?}").into()),
-        }
-    }
-}
-
-impl Drop for Topics {
-    fn drop(&mut self) {
-        // A runtime must not be stopped from inside of another one.
-        if let Some(owner) = self.owner.take() {
-            std::thread::spawn(move || drop(owner));
         }
     }
 }
