@@ -1,4 +1,5 @@
 -- One row per message id: what became of the business rows that were to commit with the message.
+-- confirmed_at says since when nobody needs to be told any more: the broker acknowledged the commit, or it was rolled back.
 -- Times are microseconds since the epoch, from the database's clock. VARBINARY compares byte for byte, trailing
 -- spaces included, on MySQL and MariaDB alike.
 CREATE TABLE IF NOT EXISTS tx_log (
@@ -18,9 +19,8 @@ CREATE TABLE IF NOT EXISTS tx_log (
     deadline_at    BIGINT NOT NULL,
     updated_at     BIGINT NOT NULL,
     confirmed_at   BIGINT,
-    -- The settler reads by deadline; the rescuer and the purger by what is final, confirmed or not.
-    INDEX tx_log_settle (state, deadline_at),
-    INDEX tx_log_final (state, confirmed_at, updated_at)
+    -- What may still need a look, and what the purger takes. It does not name the state: COMMITTED does not change it.
+    INDEX tx_log_open (confirmed_at, deadline_at)
 ) ENGINE = InnoDB;
 
 -- Which database this is: the scope travels with each half message, so that a check-back is answered only here.

@@ -13,6 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Background, TransactionListener, TransactionProducer,
     claim::Claimer,
+    connections::Connections,
     core::Core,
     listener::{Kinds, Registered},
 };
@@ -193,7 +194,7 @@ impl<DB: SupportedDatabase> Builder<DB> {
         let core = Core {
             claimer: Claimer::spawn(Arc::clone(&store)),
             store,
-            pool: self.pool,
+            connections: Connections::of(self.pool),
             broker,
             confirmer,
             kinds: self.kinds,

@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use sqlx::Pool;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::{claim::Claimer, listener::Kinds};
+use super::{claim::Claimer, connections::Connections, listener::Kinds};
 use crate::{
     broker::{Broker, End, EndOrigin, HalfCoordinates},
     confirm::Confirmer,
@@ -19,7 +18,7 @@ use crate::{
 
 pub(super) struct Core<DB: SupportedDatabase> {
     pub store: Arc<Store<DB>>,
-    pub pool: Pool<DB>,
+    pub connections: Connections<DB>,
     pub broker: Arc<dyn Broker>,
     pub claimer: Claimer,
     pub confirmer: Confirmer,

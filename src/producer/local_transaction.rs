@@ -3,10 +3,10 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use sqlx::{Pool, Transaction};
+use sqlx::Transaction;
 use tokio::time::timeout;
 
-use super::listener::Work;
+use super::{connections::Connections, listener::Work};
 use crate::{
     error::RollbackCause,
     message::BoxError,
@@ -54,7 +54,7 @@ enum Failure {
 /// Runs `work` in a transaction that commits only together with the attempt's row.
 pub(super) async fn run<DB, M, W>(
     store: &Store<DB>,
-    pool: &Pool<DB>,
+    connections: &Connections<DB>,
     timing: &Timing,
     attempt: Attempt<'_>,
     message: &M,
@@ -66,9 +66,9 @@ where
     W: Work<DB, M>,
 {
     // Who waits for a connection must not keep others from writing, nor hold one for which who writes may wait.
-    let early_turn = if store.shares(pool) { store.write_turn().await } else { None };
-    let mut conn = match pool.acquire().await {
-        Ok(conn) => conn,
+    let early_turn = if store.shares(connections.pool()) { store.write_turn().await } else { None };
+    let mut lent = match connections.acquire().await {
+        Ok(lent) => lent,
         Err(error) => {
             drop(early_turn);
             let _ = roll_back(store, &attempt).await;
@@ -76,12 +76,11 @@ where
         }
     };
     let turn = if early_turn.is_some() { early_turn } else { store.write_turn().await };
-    let ran = begin_to_commit::<DB, M, W>(&mut conn, timing.execute_timeout, &attempt, message, work).await;
-    // A connection in an unknown state is closed, never given back to the pool; the server then rolls back.
+    let ran = begin_to_commit::<DB, M, W>(&mut lent, timing.execute_timeout, &attempt, message, work).await;
     if matches!(ran, Ran::Committed(_) | Ran::Failed(Failure::Clean(_))) {
-        drop(conn);
+        lent.done();
     } else {
-        drop(conn.detach());
+        lent.close();
     }
     drop(turn);
     let failure = match ran {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod claim;
+mod connections;
 mod core;
 mod listener;
 mod local_transaction;

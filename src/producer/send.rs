@@ -61,7 +61,7 @@ where
 
     // 4. Local transaction.
     let attempt = Attempt { msg_id: &msg_id, token: &token };
-    let outcome = local_transaction::run(&core.store, &core.pool, &core.timing, attempt, &message, work)
+    let outcome = local_transaction::run(&core.store, &core.connections, &core.timing, attempt, &message, work)
         .instrument(tracing::debug_span!("local_transaction"))
         .await;
 

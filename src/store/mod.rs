@@ -26,7 +26,6 @@ pub use database::SupportedDatabase;
 pub use migrate::{MigrateError, ddl, migrate};
 pub use open::OpenError;
 use statement::{Column, Row, Statement};
-use statements::Purge;
 
 /// Claims come in batches of 1 to [`MAX_CLAIMS`] rows, each size a statement of its own.
 const STATEMENT_CACHE: usize = 512;
@@ -250,15 +249,11 @@ impl<DB: SupportedDatabase> Store<DB> {
         .await
     }
 
-    /// Deletes final rows that are older than the retention, up to `limit` of each kind, and returns how many.
+    /// Deletes up to `limit` rows of which nothing has been left to do for the retention, and returns how many.
     pub async fn purge(&self, retention: Duration, limit: usize) -> Result<usize, StoreError> {
-        let mut purged = 0;
-        for what in [Purge::Committed, Purge::RolledBack] {
-            let select = statements::purgeable(DB::DIALECT, what, micros(retention), limit as i64);
-            let delete = |rows: &[Taken]| statements::purge(DB::DIALECT, rows.iter().map(|taken| &*taken.msg_id));
-            purged += self.take(select, delete).await?.len();
-        }
-        Ok(purged)
+        let select = statements::purgeable(DB::DIALECT, micros(retention), limit as i64);
+        let delete = |rows: &[Taken]| statements::purge(DB::DIALECT, rows.iter().map(|taken| &*taken.msg_id));
+        Ok(self.take(select, delete).await?.len())
     }
 
     /// Writes a tombstone, unless the message id has a row.

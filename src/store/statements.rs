@@ -125,11 +125,16 @@ pub(crate) fn release_savepoint(dialect: Dialect) -> Option<&'static str> {
     }
 }
 
-/// Step 6 and the settler: the attempt can never commit any more. Waits for the row's lock.
+/// Step 6: the attempt can never commit any more. Waits for the row's lock.
 pub(crate) fn roll_back(dialect: Dialect, msg_id: &str, token: &str) -> Statement {
+    let statement = set_rolled_back(dialect).sql(" AND msg_id = ").bind(msg_id).sql(" AND token = ").bind(token);
+    durably(dialect, statement)
+}
+
+/// A rollback needs no acknowledgement: whoever is asked later, or finds no row, says the same.
+fn set_rolled_back(dialect: Dialect) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET state = 'ROLLED_BACK', updated_at = ").now();
-    let statement = statement.sql(" WHERE msg_id = ").bind(msg_id).sql(" AND token = ").bind(token);
-    durably(dialect, statement.sql(" AND state = 'PREPARING'"))
+    statement.sql(", confirmed_at = ").now().sql(" WHERE state = 'PREPARING'")
 }
 
 /// Check-backs, and what became of an attempt: the rows of many message ids, and whether a primary showed them.
@@ -138,24 +143,24 @@ pub(crate) fn read<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'a s
     statement.sql(", CASE WHEN confirmed_at IS NULL THEN 0 ELSE 1 END FROM tx_log WHERE msg_id IN ").bind_list(msg_ids)
 }
 
-/// The broker acknowledged the end of these committed messages. COMMITTED is final, so the message id suffices.
+/// The broker acknowledged the end of these committed messages. COMMITTED is final, so the message id suffices. COALESCE
+/// keeps planners from the index of open rows, which a busy service has more of than a batch.
 pub(crate) fn confirm<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'a str>) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET confirmed_at = ").now();
-    let statement = statement.sql(" WHERE state = 'COMMITTED' AND confirmed_at IS NULL AND msg_id IN ");
+    let statement = statement.sql(" WHERE state = 'COMMITTED' AND COALESCE(confirmed_at, 0) = 0 AND msg_id IN ");
     asynchronously(dialect, statement.bind_list(msg_ids))
 }
 
 /// The settler's candidates. A live local transaction holds its row's lock and is skipped.
 pub(crate) fn expired(dialect: Dialect, limit: i64) -> Statement {
-    let statement =
-        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE state = 'PREPARING' AND deadline_at < ");
-    locked(dialect, statement.now().sql(" ORDER BY deadline_at LIMIT ").bind(limit))
+    let statement = Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE confirmed_at IS NULL");
+    let statement = statement.sql(" AND state = 'PREPARING' AND deadline_at < ").now();
+    locked(dialect, statement.sql(" ORDER BY deadline_at LIMIT ").bind(limit))
 }
 
 /// Rolls back the rows that [`expired`] has locked in the same transaction.
 pub(crate) fn settle<'a>(dialect: Dialect, msg_ids: impl IntoIterator<Item = &'a str>) -> Statement {
-    let statement = Statement::new(dialect, "UPDATE tx_log SET state = 'ROLLED_BACK', updated_at = ").now();
-    durably(dialect, statement.sql(" WHERE state = 'PREPARING' AND msg_id IN ").bind_list(msg_ids))
+    durably(dialect, set_rolled_back(dialect).sql(" AND msg_id IN ").bind_list(msg_ids))
 }
 
 /// A tombstone for a half whose claim never came: afterwards neither its claim nor its local transaction can succeed.
@@ -163,31 +168,19 @@ pub(crate) fn bury(dialect: Dialect, tombstone: &Tombstone) -> Statement {
     let statement = Statement::new(
         dialect,
         "INSERT INTO tx_log (msg_id, token, attempts, state, kind, producer_group, topic, payload, headers, \
-         created_at, deadline_at, updated_at) VALUES (",
+         created_at, deadline_at, updated_at, confirmed_at) VALUES (",
     );
     let statement = statement.bind(&*tombstone.msg_id).sql(", ").bind(&*tombstone.token).sql(", 0, 'ROLLED_BACK', ");
     let statement = statement.bind(&*tombstone.kind).sql(", ").bind(&*tombstone.producer_group).sql(", ");
     let statement = statement.bind(&*tombstone.topic).sql(", ").bind(bytes::Bytes::new()).sql(", '[]', ");
-    durably(dialect, statement.now().sql(", ").now().sql(", ").now().sql(")"))
+    durably(dialect, statement.now().sql(", ").now().sql(", ").now().sql(", ").now().sql(")"))
 }
 
-/// The purger's candidates: final, and confirmed or rolled back, for longer than the retention.
-pub(crate) fn purgeable(dialect: Dialect, what: Purge, retention_micros: i64, limit: i64) -> Statement {
-    let (condition, since) = match what {
-        Purge::Committed => ("state = 'COMMITTED' AND confirmed_at IS NOT NULL AND ", "confirmed_at"),
-        Purge::RolledBack => ("state = 'ROLLED_BACK' AND confirmed_at IS NULL AND ", "updated_at"),
-    };
-    let statement =
-        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE ").sql(condition).sql(since).sql(" < ");
-    let statement = statement.now().sql(" - ").bind(retention_micros).sql(" ORDER BY ").sql(since);
-    locked(dialect, statement.sql(" LIMIT ").bind(limit))
-}
-
-/// What the purger looks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Purge {
-    Committed,
-    RolledBack,
+/// The purger's candidates: acknowledged or rolled back for longer than the retention.
+pub(crate) fn purgeable(dialect: Dialect, retention_micros: i64, limit: i64) -> Statement {
+    let statement = Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE state <> 'PREPARING'");
+    let statement = statement.sql(" AND confirmed_at < ").now().sql(" - ").bind(retention_micros);
+    locked(dialect, statement.sql(" ORDER BY confirmed_at LIMIT ").bind(limit))
 }
 
 /// Deletes the rows that [`purgeable`] has locked in the same transaction.

@@ -100,9 +100,9 @@ async fn the_purger_takes_only_what_is_done<DB: TestDatabase>(db: Db<DB>) {
     const DONE: usize = 600;
     let names: Vec<_> = (0..2 * DONE).map(|id| format!("done-{id}")).collect();
     let old = |id, state| Row { updated_at: 0, deadline_at: 0, ..Row::new(id, "t", state) };
-    let done = names.iter().enumerate().map(|(place, id)| match place % 2 {
-        0 => Row { confirmed_at: Some(0), ..old(id, "COMMITTED") },
-        _ => old(id, "ROLLED_BACK"),
+    let done = names.iter().enumerate().map(|(place, id)| {
+        let state = if place % 2 == 0 { "COMMITTED" } else { "ROLLED_BACK" };
+        Row { confirmed_at: Some(0), ..old(id, state) }
     });
     log::insert(&db, done).await;
     log::insert(
@@ -112,7 +112,7 @@ async fn the_purger_takes_only_what_is_done<DB: TestDatabase>(db: Db<DB>) {
             old("b: old, committed, unconfirmed", "COMMITTED"),
             Row { confirmed_at: Some(FAR), ..old("c: old, committed, just confirmed", "COMMITTED") },
             Row { confirmed_at: Some(FAR), ..Row::new("d: new, confirmed", "t", "COMMITTED") },
-            Row::new("e: new, rolled back", "t", "ROLLED_BACK"),
+            Row { confirmed_at: Some(FAR), ..old("e: old, just rolled back", "ROLLED_BACK") },
         ],
     )
     .await;
