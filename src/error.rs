@@ -49,13 +49,13 @@ pub enum SendError {
         msg_id: String,
     },
 
-    /// The database did not say what became of the COMMIT. It resolves itself: `status` tells when, the message is
+    /// The database did not say what became of the COMMIT, or of one that `execute` may have run itself. It resolves itself: `status` tells when, the message is
     /// delivered if and only if the rows are committed, and `execute` never runs again for this attempt.
     #[error("the database did not say whether message {msg_id} was committed; ask its status")]
     InDoubt {
         /// The message.
         msg_id: String,
-        /// What went wrong with the COMMIT, when it was the database that said so.
+        /// What went wrong, when it was more than silence.
         #[source]
         source: Option<BoxError>,
     },

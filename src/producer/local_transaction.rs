@@ -25,7 +25,7 @@ pub(super) enum Outcome<T> {
     RolledBack { cause: RollbackCause, proven: bool },
     /// The user's code did not run, and never will under this token.
     NotBegun(BoxError),
-    /// The COMMIT was sent and the database did not say what became of it.
+    /// The COMMIT was sent, or the user's code may have committed, and the database did not say what became of it.
     InDoubt(Option<BoxError>),
 }
 
@@ -76,7 +76,8 @@ where
         }
     };
     let turn = if early_turn.is_some() { early_turn } else { store.write_turn().await };
-    let ran = begin_to_commit::<DB, M, W>(&mut lent, timing.execute_timeout, &attempt, message, work).await;
+    let watch = Arc::new(Watch::default());
+    let ran = begin_to_commit::<DB, M, W>(&mut lent, timing.execute_timeout, &attempt, message, work, &watch).await;
     if matches!(ran, Ran::Committed(_) | Ran::Failed(Failure::Clean(_))) {
         lent.done();
     } else {
@@ -92,6 +93,9 @@ where
     match (failure, state) {
         (Failure::Begin(error), _) => Outcome::NotBegun(error.into()),
         (_, Ok(Some(State::Committed))) => Outcome::Escaped,
+        (Failure::Clean(cause) | Failure::Unclean(cause), Err(())) if watch.may_have_ended() => {
+            Outcome::InDoubt(Some(cause.into()))
+        }
         (Failure::Clean(cause) | Failure::Unclean(cause), state) => {
             Outcome::RolledBack { cause, proven: matches!(state, Ok(Some(State::RolledBack) | None)) }
         }
@@ -104,13 +108,14 @@ async fn begin_to_commit<DB, M, W>(
     attempt: &Attempt<'_>,
     message: &M,
     work: W,
+    watch: &Arc<Watch>,
 ) -> Ran<W::Value>
 where
     DB: SupportedDatabase,
     M: Sync,
     W: Work<DB, M>,
 {
-    let prepared = AssertUnwindSafe(prepare::<DB, M, W>(conn, attempt, message, work)).catch_unwind();
+    let prepared = AssertUnwindSafe(prepare::<DB, M, W>(conn, attempt, message, work, watch)).catch_unwind();
     let (tx, value) = match timeout(limit, prepared).await {
         Ok(Ok(Ok(prepared))) => prepared,
         Ok(Ok(Err(failure))) => return Ran::Failed(failure),
@@ -131,6 +136,7 @@ async fn prepare<'c, DB, M, W>(
     attempt: &Attempt<'_>,
     message: &M,
     work: W,
+    watch: &Arc<Watch>,
 ) -> Result<(Transaction<'c, DB>, W::Value), Failure>
 where
     DB: SupportedDatabase,
@@ -142,8 +148,7 @@ where
     if DB::run(&mut tx, fence).await.map_err(Failure::Begin)? == 0 {
         return Err(undo(tx, RollbackCause::Settled).await);
     }
-    let watch = Arc::new(Watch::default());
-    let result = work.run(&mut Tx::lend(&mut *tx, Arc::clone(&watch)), message).await;
+    let result = work.run(&mut Tx::lend(&mut *tx, Arc::clone(watch)), message).await;
     let value = match result {
         Ok(value) => value,
         Err(error) => return Err(undo(tx, RollbackCause::Execute(error)).await),

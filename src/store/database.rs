@@ -1,7 +1,9 @@
 //! The port to the databases: what the SDK needs of one, and the code that all three adapters share.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
-use sqlx::Pool;
+use sqlx::{Connection, Pool, pool::PoolConnectionMetadata};
 
 use super::{
     Writers,
@@ -84,6 +86,23 @@ pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
 
 pub(crate) mod sealed {
     pub trait Sealed {}
+}
+
+/// How long a connection of the SDK's own may rest before it is tested: a server that was restarted meanwhile must not
+/// fail the next batch of claims, and a busy connection needs no test.
+const RESTED: Duration = Duration::from_secs(1);
+
+/// Lets a pool replace a connection that broke while it rested.
+pub(crate) fn test_rested<C: Connection>(
+    conn: &mut C,
+    rested: PoolConnectionMetadata,
+) -> BoxFuture<'_, sqlx::Result<bool>> {
+    Box::pin(async move {
+        if rested.idle_for >= RESTED {
+            conn.ping().await?;
+        }
+        Ok(true)
+    })
 }
 
 /// Whether another statement, run alone, may well succeed where `error` came from.

@@ -7,7 +7,7 @@ use sqlx::{
 };
 
 use super::{
-    database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
+    database::{SupportedDatabase, sealed::Sealed, sqlx_driver, test_rested},
     statement::Dialect,
 };
 
@@ -48,7 +48,7 @@ impl SupportedDatabase for MySql {
             let read_committed = sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
             Box::pin(async move { read_committed.execute(conn).await.map(drop) })
         });
-        Box::pin(pool.connect_with(options))
+        Box::pin(pool.before_acquire(test_rested).connect_with(options))
     }
 }
 

@@ -92,6 +92,9 @@ impl<DB: SupportedDatabase> Store<DB> {
         let scope = rows.first().ok_or(OpenError::NoScope)?.text(0).to_owned();
         // A check-back must be able to read; without the right to, it would say Unknown for ever.
         ask(&pool, timeout, statements::read(DB::DIALECT, [""]), Seen::COLUMNS).await?;
+        for statement in statements::rights(DB::DIALECT) {
+            within(&pool, timeout, |conn| DB::run(conn, statement)).await.map_err(OpenError::of)?;
+        }
         let writers = DB::writers(user).await.map_err(OpenError::Connect)?;
         let anchor = DB::anchor(user).await.map_err(OpenError::Connect)?;
         Ok(Self { claims: connect(CLAIM_CONNECTIONS).await?, pool, scope, timeout, writers, _anchor: anchor })

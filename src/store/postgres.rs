@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Pool, Postgres, postgres::PgPoolOptions};
 
 use super::{
-    database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
+    database::{SupportedDatabase, sealed::Sealed, sqlx_driver, test_rested},
     statement::Dialect,
 };
 
@@ -32,6 +32,7 @@ impl SupportedDatabase for Postgres {
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
         let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
-        Box::pin(PgPoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options))
+        let pool = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
+        Box::pin(pool.before_acquire(test_rested).connect_with(options))
     }
 }

@@ -214,6 +214,18 @@ pub(crate) fn server(dialect: Dialect) -> Statement {
     Statement::new(dialect, "SELECT ").sql(version).sql(", ").sql(by(dialect, IS_PRIMARY))
 }
 
+/// Statements that change nothing, for which the server asks for the same rights as for the SDK's own.
+pub(crate) fn rights(dialect: Dialect) -> [Statement; 3] {
+    [
+        "INSERT INTO tx_log (msg_id, token, state, kind, producer_group, topic, payload, headers, created_at, deadline_at, \
+         updated_at) SELECT msg_id, token, state, kind, producer_group, topic, payload, headers, created_at, deadline_at, \
+         updated_at FROM tx_log WHERE 1 = 0",
+        "UPDATE tx_log SET state = 'ROLLED_BACK' WHERE 1 = 0",
+        "DELETE FROM tx_log WHERE 1 = 0",
+    ]
+    .map(|sql| Statement::new(dialect, sql))
+}
+
 /// The names of a table's columns where the connection finds it; no row when it finds no such table.
 pub(crate) fn columns(dialect: Dialect, table: &str) -> Statement {
     match dialect {

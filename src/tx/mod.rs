@@ -97,7 +97,7 @@ impl<'t, DB: SupportedDatabase> Tx<'t, DB> {
     /// statement is undone, and the transaction commits. After a deadlock (1213) `send` reports that the transaction is
     /// gone, but the server has committed by itself each statement that followed: return that error.
     pub fn connection(&mut self) -> &mut DB::Connection {
-        self.watch.lose_sight();
+        self.watch.let_go();
         self.conn.get()
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Watch {
     /// The server has ended the transaction, savepoints and all. Shared with those.
     ended: Arc<AtomicBool>,
     sight_lost: AtomicBool,
+    /// Something ran that may have committed or rolled back by itself. Shared with savepoints.
+    may_have_ended: Arc<AtomicBool>,
     /// Statements that were begun and not seen to their end.
     open: AtomicUsize,
 }
@@ -26,7 +28,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// For what runs in a savepoint of the transaction that `self` watches.
     pub fn nested(&self) -> Self {
-        Self { ended: Arc::clone(&self.ended), ..Self::default() }
+        let (ended, may_have_ended) = (Arc::clone(&self.ended), Arc::clone(&self.may_have_ended));
+        Self { ended, may_have_ended, ..Self::default() }
     }
 
     /// A statement's failure forbids COMMIT, whatever the user's code made of it.
@@ -50,6 +53,17 @@ impl Watch {
     /// Something ran that the SDK did not see, or not to its end.
     pub fn lose_sight(&self) {
         self.sight_lost.store(true, Relaxed);
+    }
+
+    /// Something runs that may end the transaction by itself.
+    pub fn let_go(&self) {
+        self.lose_sight();
+        self.may_have_ended.store(true, Relaxed);
+    }
+
+    /// Whether the user's code can have committed by itself.
+    pub fn may_have_ended(&self) -> bool {
+        self.may_have_ended.load(Relaxed)
     }
 
     /// Every statement was plain DML and was seen to succeed: the row is as this transaction left it.
@@ -92,7 +106,7 @@ impl<'q, DB: SupportedDatabase, E: Execute<'q, DB>> Execute<'q, DB> for Watched<
     fn sql(self) -> SqlStr {
         let sql = self.query.sql();
         if !is_plain_dml(sql.as_str()) {
-            self.watch.lose_sight();
+            self.watch.let_go();
         }
         sql
     }
@@ -105,7 +119,7 @@ impl<'q, DB: SupportedDatabase, E: Execute<'q, DB>> Execute<'q, DB> for Watched<
         let arguments = self.query.take_arguments()?;
         // Without arguments the text is sent as it is, and may hold several statements.
         if arguments.is_none() || !DB::PREPARED_IS_ONE_STATEMENT {
-            self.watch.lose_sight();
+            self.watch.let_go();
         }
         Ok(arguments)
     }

@@ -189,6 +189,11 @@ async fn missing_rights<DB: TestDatabase>(db: Db<DB>) {
         is_refused_by_database(&limited, &["SELECT"]).await;
         db.run(format!("GRANT SELECT ON {table} TO {name}")).await;
     }
+    for right in ["INSERT", "UPDATE", "DELETE"] {
+        db.run(format!("REVOKE {right} ON tx_log FROM {name}")).await;
+        is_refused_by_database(&limited, &[right]).await;
+        db.run(format!("GRANT {right} ON tx_log TO {name}")).await;
+    }
     let good = builder(&limited, &MemoryBroker::new()).start().await.expect("its rights suffice");
     good.shutdown(Duration::from_secs(30)).await;
     limited.pool.close().await;

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 on_every_server!(2: case_6_the_answer_is_lost case_6_the_commit_is_lost case_6_the_commit_arrives_late
     case_6_the_server_gives_up_late case_6_the_database_goes_away_after_the_commit
-    case_6_the_database_goes_away_before_the_commit);
+    case_6_the_database_goes_away_before_the_commit case_57_a_raw_commit_and_then_silence);
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -186,4 +186,23 @@ async fn case_6_the_database_goes_away_before_the_commit<DB: TestDatabase>(db: D
     check_is_unknown(&scene.broker, &scene.producer, Unresolved::DatabaseError).await;
     scene.proxy.bring_up();
     scene.becomes_rolled_back().await;
+}
+
+/// What `execute` did itself is as unknown as the SDK's own COMMIT would be.
+async fn case_57_a_raw_commit_and_then_silence<DB: TestDatabase>(db: Db<DB>) {
+    let scene = scene(db).await;
+    scene.proxy.cut_and_take_down(Commit::Arrives);
+    let runs = Arc::clone(&scene.runs);
+    let sent = scene.producer.send_with(Order::new(1), move |tx, order| {
+        runs.fetch_add(1, SeqCst);
+        Box::pin(async move {
+            DB::insert(tx, order.id).await?;
+            DB::sql(tx, "COMMIT").await
+        })
+    });
+    let error = sent.await.unwrap_err();
+    assert!(matches!(error, SendError::InDoubt { .. }), "{error:?}");
+    assert!(scene.broker.ended().is_empty(), "nobody guesses");
+    scene.proxy.bring_up();
+    scene.becomes_committed().await;
 }

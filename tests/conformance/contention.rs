@@ -2,16 +2,18 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::on_every_database;
 use crate::support::{
     Db, Order, TestDatabase, log,
     order::{OrderError, builder, held, producer},
 };
+use crate::{on_every_database, on_every_server};
 use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
 use tokio::{task::JoinSet, time::timeout};
 
 on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
     8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback);
+// With one writer at a time there is no crowd that waits for a connection.
+on_every_server!(1: neighbours_of_a_pool_get_their_turn);
 
 /// Far beyond what any of these needs, even on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -137,11 +139,47 @@ async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
     let _ = asking.await;
     log::check_until_ended(&broker).await;
     assert_eq!(producer.shutdown(SOON).await.unfinished, 0);
+    let all_back = async || db.pool.num_idle() == db.pool.size() as usize;
+    crate::support::eventually("no connection is kept from the pool", all_back).await;
     let good: Vec<_> = (0..sends).filter(|id| id % 4 != 0).collect();
     assert_eq!(db.orders().await, good);
     assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ids(good.iter().copied()));
     assert_eq!(db.in_state("COMMITTED").await, good.len() as i64);
     assert_eq!(db.in_state("ROLLED_BACK").await, sends - good.len() as i64 + 50);
+}
+
+/// Sends pass the pool's only connection on to each other, but not for long.
+async fn neighbours_of_a_pool_get_their_turn<DB: TestDatabase>(db: Db<DB>) {
+    const SENDS: i64 = 100;
+    let broker = MemoryBroker::new();
+    let others = db.again(1).await;
+    let producer = producer(&db, &broker).await;
+    let (closure, first) = held();
+    let mut sends = JoinSet::new();
+    sends.spawn({
+        let producer = producer.clone();
+        async move { producer.send_with(Order::new(SENDS), closure).await.map(drop) }
+    });
+    first.began.await.unwrap();
+    for id in 0..SENDS {
+        let producer = producer.clone();
+        sends.spawn(async move { producer.send(Order::new(id)).await.map(drop) });
+    }
+    let halves = async || broker.open_halves().len() as i64 == 1 + SENDS;
+    crate::support::eventually("all wait for the connection", halves).await;
+    let mut neighbour = std::pin::pin!(db.pool.acquire());
+    assert!(futures_util::poll!(&mut neighbour).is_pending());
+    first.release.send(()).unwrap();
+    let neighbour = timeout(SOON, neighbour).await.expect("it gets its turn").unwrap();
+    let before = others.orders().await.len();
+    assert!((1..=8).contains(&before), "{before} came first");
+    drop(neighbour);
+    while let Some(sent) = sends.join_next().await {
+        sent.unwrap().unwrap();
+    }
+    assert!(producer.shutdown(SOON).await.is_clean());
+    assert_eq!(others.orders().await.len() as i64, 1 + SENDS);
+    others.pool.close().await;
 }
 
 async fn crowd<DB: TestDatabase>(producer: &TransactionProducer<DB>, sends: i64) {
