@@ -10,7 +10,7 @@ use sqlx::{Pool, Sqlite, sqlite::SqlitePoolOptions};
 
 use super::{
     Writers,
-    database::{SupportedDatabase, sealed::Sealed, sqlx_driver},
+    database::{SupportedDatabase, sealed::Sealed, sqlx_driver, test_rested},
     statement::{Column, Dialect, Statement},
 };
 
@@ -44,7 +44,8 @@ impl SupportedDatabase for Sqlite {
                 return Ok(user.clone());
             }
             let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
-            SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false).connect_with(options).await
+            let pool = SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false);
+            pool.before_acquire(test_rested).connect_with(options).await
         })
     }
 
