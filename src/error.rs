@@ -49,8 +49,9 @@ pub enum SendError {
         msg_id: String,
     },
 
-    /// The database did not say what became of the COMMIT, or of one that `execute` may have run itself. It resolves itself: `status` tells when, the message is
-    /// delivered if and only if the rows are committed, and `execute` never runs again for this attempt.
+    /// The database did not say what became of the COMMIT, or of one that `execute` may have run itself. It resolves
+    /// itself: `status` tells when, the message is delivered if and only if the rows are committed, and `execute` never
+    /// runs again for this attempt.
     #[error("the database did not say whether message {msg_id} was committed; ask its status")]
     InDoubt {
         /// The message.

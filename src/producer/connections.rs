@@ -51,10 +51,6 @@ impl<DB: SupportedDatabase> Connections<DB> {
         Self { pool, permits, state: Mutex::new(State { waiting: 0, passed_on: Vec::new() }) }
     }
 
-    pub fn pool(&self) -> &Pool<DB> {
-        &self.pool
-    }
-
     /// The next connection, within the pool's own time-out.
     pub async fn acquire(&self) -> sqlx::Result<Lent<'_, DB>> {
         let deadline = Instant::now() + self.pool.options().get_acquire_timeout();

@@ -66,7 +66,7 @@ where
     W: Work<DB, M>,
 {
     // Who waits for a connection must not keep others from writing, nor hold one for which who writes may wait.
-    let early_turn = if store.shares(connections.pool()) { store.write_turn().await } else { None };
+    let early_turn = if store.shares_pool() { store.write_turn().await } else { None };
     let mut lent = match connections.acquire().await {
         Ok(lent) => lent,
         Err(error) => {

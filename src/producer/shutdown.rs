@@ -52,7 +52,7 @@ pub(super) async fn run<DB: SupportedDatabase>(
             stop.cancel();
             core.broker.shutdown().await;
             if unfinished == 0 {
-                core.store.close(core.connections.pool()).await;
+                core.store.close().await;
             }
             unfinished
         }

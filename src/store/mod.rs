@@ -110,6 +110,7 @@ pub(crate) struct Store<DB: SupportedDatabase> {
     pool: Pool<DB>,
     /// For claims alone: a statement that waits for a lock must not hold them up.
     claims: Pool<DB>,
+    shares_pool: bool,
     scope: String,
     timeout: Duration,
     writers: Option<Writers>,
@@ -139,13 +140,13 @@ impl<DB: SupportedDatabase> Store<DB> {
     }
 
     /// Whether the SDK's own statements run on the user's pool: a database in memory has no other way in.
-    pub fn shares(&self, user: &Pool<DB>) -> bool {
-        Arc::ptr_eq(&self.pool.connect_options(), &user.connect_options())
+    pub fn shares_pool(&self) -> bool {
+        self.shares_pool
     }
 
     /// Closes the SDK's own connections. The user's pool stays open.
-    pub async fn close(&self, user: &Pool<DB>) {
-        if !self.shares(user) {
+    pub async fn close(&self) {
+        if !self.shares_pool {
             self.pool.close().await;
             self.claims.close().await;
         }

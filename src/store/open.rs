@@ -1,6 +1,6 @@
 //! What must be true of a database before the first message, and the words for what is not.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::Pool;
 
@@ -97,7 +97,9 @@ impl<DB: SupportedDatabase> Store<DB> {
         }
         let writers = DB::writers(user).await.map_err(OpenError::Connect)?;
         let anchor = DB::anchor(user).await.map_err(OpenError::Connect)?;
-        Ok(Self { claims: connect(CLAIM_CONNECTIONS).await?, pool, scope, timeout, writers, _anchor: anchor })
+        let claims = connect(CLAIM_CONNECTIONS).await?;
+        let shares_pool = Arc::ptr_eq(&pool.connect_options(), &user.connect_options());
+        Ok(Self { pool, claims, shares_pool, scope, timeout, writers, _anchor: anchor })
     }
 }
 

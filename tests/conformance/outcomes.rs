@@ -3,7 +3,7 @@
 use crate::on_every_database;
 use crate::support::{
     Db, Order, TestDatabase,
-    order::{OrderError, builder, producer, swallowing},
+    order::{OrderError, builder, endless, panicking, producer, swallowing},
 };
 use rocketmq_tx::{
     BusinessRows, Confirmation, RollbackCause, SendError, Status,
@@ -44,17 +44,7 @@ async fn rolls_back_with_the_error_by_type<DB: TestDatabase>(db: Db<DB>) {
 async fn a_panic_rolls_back<DB: TestDatabase>(db: Db<DB>) {
     let broker = MemoryBroker::new();
     let producer = producer(&db, &broker).await;
-    let error = producer
-        .send_with(Order::new(1), |tx, order| {
-            Box::pin(async move {
-                DB::insert(tx, order.id).await?;
-                panic!("a defect in execute");
-                #[allow(unreachable_code, reason = "gives the block its type")]
-                Ok::<(), sqlx::Error>(())
-            })
-        })
-        .await
-        .unwrap_err();
+    let error = producer.send_with(Order::new(1), panicking()).await.unwrap_err();
     assert!(matches!(error, SendError::RolledBack { cause: RollbackCause::Panicked, .. }), "{error:?}");
     producer.send(Order::new(1)).await.expect("the id is free again");
     assert_eq!(db.orders().await, [1]);
@@ -64,15 +54,7 @@ async fn a_timeout_rolls_back<DB: TestDatabase>(db: Db<DB>) {
     let broker = MemoryBroker::new();
     let limit = std::time::Duration::from_millis(300);
     let producer = builder(&db, &broker).execute_timeout(limit).start().await.unwrap();
-    let error = producer
-        .send_with(Order::new(1), |tx, order| {
-            Box::pin(async move {
-                DB::insert(tx, order.id).await?;
-                std::future::pending::<Result<(), sqlx::Error>>().await
-            })
-        })
-        .await
-        .unwrap_err();
+    let error = producer.send_with(Order::new(1), endless()).await.unwrap_err();
     assert!(matches!(error, SendError::RolledBack { cause: RollbackCause::TimedOut(_), .. }), "{error:?}");
     producer.send(Order::new(1)).await.expect("the id is free again");
     assert_eq!(db.orders().await, [1]);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Db, Order, TestDatabase, database,
-    order::{builder, producer},
+    Db, Order, database,
+    order::{builder, endless, panicking, producer},
 };
 use futures_util::future::join_all;
 use rocketmq_tx::{RollbackCause, SendError, broker::memory::MemoryBroker};
@@ -90,27 +90,9 @@ async fn in_memory_a_failed_transaction_keeps_the_database() {
     let (db, broker) = (in_memory().await, MemoryBroker::new());
     let producer = builder(&db, &broker).execute_timeout(Duration::from_millis(300)).start().await.unwrap();
     producer.send(Order::new(1)).await.unwrap();
-    let error = producer
-        .send_with(Order::new(2), |tx, order| {
-            Box::pin(async move {
-                Sqlite::insert(tx, order.id).await?;
-                panic!("a defect in execute");
-                #[allow(unreachable_code, reason = "gives the block its type")]
-                Ok::<(), sqlx::Error>(())
-            })
-        })
-        .await
-        .unwrap_err();
+    let error = producer.send_with(Order::new(2), panicking()).await.unwrap_err();
     assert!(matches!(error, SendError::RolledBack { cause: RollbackCause::Panicked, .. }), "{error:?}");
-    let error = producer
-        .send_with(Order::new(3), |tx, order| {
-            Box::pin(async move {
-                Sqlite::insert(tx, order.id).await?;
-                std::future::pending::<Result<(), sqlx::Error>>().await
-            })
-        })
-        .await
-        .unwrap_err();
+    let error = producer.send_with(Order::new(3), endless()).await.unwrap_err();
     assert!(matches!(error, SendError::RolledBack { cause: RollbackCause::TimedOut(_), .. }), "{error:?}");
     producer.send(Order::new(4)).await.unwrap();
     producer.shutdown(SOON).await;

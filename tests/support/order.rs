@@ -90,6 +90,28 @@ pub fn swallowing<DB: TestDatabase>(
     }
 }
 
+/// A closure for `send_with` that inserts its order and then panics.
+pub fn panicking<DB: TestDatabase>()
+-> impl for<'a> FnOnce(&'a mut Tx<'_, DB>, &'a Order) -> BoxFuture<'a, Result<(), sqlx::Error>> + Send {
+    |tx, order| {
+        Box::pin(async move {
+            DB::insert(tx, order.id).await?;
+            panic!("a defect in execute");
+        })
+    }
+}
+
+/// A closure for `send_with` that inserts its order and then never ends.
+pub fn endless<DB: TestDatabase>()
+-> impl for<'a> FnOnce(&'a mut Tx<'_, DB>, &'a Order) -> BoxFuture<'a, Result<(), sqlx::Error>> + Send {
+    |tx, order| {
+        Box::pin(async move {
+            DB::insert(tx, order.id).await?;
+            std::future::pending().await
+        })
+    }
+}
+
 /// A closure for `send_with` that inserts its order and then waits.
 #[allow(clippy::type_complexity, reason = "a closure's type has no name to shorten it by")]
 pub fn held<DB: TestDatabase>()
