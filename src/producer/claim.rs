@@ -1,10 +1,13 @@
 //! Group commit of claims: those that arrive while one batch is under way go into the next one.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
-use crate::store::{Claim, ClaimOutcome, MAX_CLAIMS, Store, StoreError, SupportedDatabase};
+use crate::store::{Claim, ClaimOutcome, Claims, MAX_CLAIMS, Store, StoreError, SupportedDatabase};
 
 /// Why a claim failed; one failure is that of a whole batch.
 pub(super) type ClaimError = Arc<StoreError>;
@@ -19,6 +22,8 @@ pub(super) struct Claimer(mpsc::Sender<Request>);
 
 /// Enough for the next batches to gather without a wake-up each.
 const QUEUE: usize = 4 * MAX_CLAIMS;
+/// Without a claim for this long, the database connection goes back to its pool.
+const IDLE: Duration = Duration::from_millis(100);
 
 impl Claimer {
     /// Starts the task that writes claims. It ends when this is dropped.
@@ -38,10 +43,18 @@ impl Claimer {
 }
 
 async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc::Receiver<Request>) {
+    let mut writer = Claims::of(&store);
     let mut waiting = VecDeque::new();
     loop {
         if waiting.is_empty() {
-            match incoming.recv().await {
+            let next = match timeout(IDLE, incoming.recv()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    writer.rest();
+                    incoming.recv().await
+                }
+            };
+            match next {
                 Some(request) => waiting.push_back(request),
                 None => return,
             }
@@ -51,9 +64,11 @@ async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc:
         {
             waiting.push_back(request);
         }
-        let batch = next_batch(&mut waiting);
+        let mut batch = next_batch(&mut waiting);
+        // Two instances that claim the same ids in the same order cannot deadlock.
+        batch.sort_unstable_by(|a, b| a.claim.msg_id.cmp(&b.claim.msg_id));
         let claims: Vec<&Claim> = batch.iter().map(|request| &request.claim).collect();
-        match store.claim(&claims).await {
+        match writer.write_all(&claims).await {
             Ok(outcomes) => {
                 for (request, outcome) in batch.into_iter().zip(outcomes) {
                     // A caller that is gone leaves a PREPARING row to the settler.

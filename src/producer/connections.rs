@@ -1,41 +1,47 @@
-//! Connections of the user's pool, passed on from one local transaction to the next that waits for one.
+//! Connections of the user's pool, kept from one local transaction to the next.
 //!
-//! A pool tests each connection that comes back to it, which costs a round trip to the database. Under load, when local
-//! transactions wait for connections anyway, they pass them on instead.
+//! A pool tests each connection that comes back to it, which costs a round trip to the database. Local transactions that
+//! follow each other closely pass their connections on instead, as long as nobody else goes without one for it.
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use sqlx::{Pool, pool::PoolConnection};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::store::SupportedDatabase;
 
 /// How many transactions one connection runs before the pool gets it back, for whose other users it may be the next.
 const TRANSACTIONS_MAX: u32 = 8;
+/// How long a connection is kept when no local transaction waits for one.
+const KEPT: Duration = Duration::from_millis(5);
 
 pub(super) struct Connections<DB: SupportedDatabase> {
     pool: Pool<DB>,
     /// As many as the pool has connections; a permit comes before a connection.
     permits: Semaphore,
-    state: Mutex<State<DB>>,
+    state: Arc<Mutex<State<DB>>>,
 }
 
 struct State<DB: SupportedDatabase> {
     /// Who waits for a permit.
     waiting: usize,
-    /// Passed on to them: never more than they are.
-    passed_on: Vec<Used<DB>>,
+    /// The last is the one that was used last.
+    kept: Vec<Used<DB>>,
+    /// Whether a task looks for those that were kept long enough.
+    swept: bool,
 }
 
 struct Used<DB: SupportedDatabase> {
     conn: PoolConnection<DB>,
     transactions: u32,
+    last: Instant,
 }
 
 /// A connection for one local transaction. Dropped, it goes back to the pool.
@@ -48,62 +54,80 @@ pub(super) struct Lent<'a, DB: SupportedDatabase> {
 impl<DB: SupportedDatabase> Connections<DB> {
     pub fn of(pool: Pool<DB>) -> Self {
         let permits = Semaphore::new(pool.options().get_max_connections() as usize);
-        Self { pool, permits, state: Mutex::new(State { waiting: 0, passed_on: Vec::new() }) }
+        let state = State { waiting: 0, kept: Vec::new(), swept: false };
+        Self { pool, permits, state: Arc::new(Mutex::new(state)) }
     }
 
     /// The next connection, within the pool's own time-out.
     pub async fn acquire(&self) -> sqlx::Result<Lent<'_, DB>> {
         let deadline = Instant::now() + self.pool.options().get_acquire_timeout();
-        let (permit, passed_on) = match self.permits.try_acquire() {
-            Ok(permit) => (permit, None),
+        let permit = match self.permits.try_acquire() {
+            Ok(permit) => permit,
             Err(_) => {
-                let waiting = Waiting::at(self);
-                let permit =
-                    timeout_at(deadline, self.permits.acquire()).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
-                (permit.map_err(|_| sqlx::Error::PoolClosed)?, waiting.over())
+                let _waiting = Waiting::at(&self.state);
+                let permit = timeout_at(deadline, self.permits.acquire()).await;
+                permit.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?
             }
         };
-        let used = match passed_on {
+        let kept = lock(&self.state).kept.pop();
+        let used = match kept {
             Some(used) => used,
             None => {
                 let conn = timeout_at(deadline, self.pool.acquire()).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
-                Used { conn, transactions: 0 }
+                Used { conn, transactions: 0, last: Instant::now() }
             }
         };
         Ok(Lent { used, connections: self, _permit: permit })
     }
 
-    fn state(&self) -> MutexGuard<'_, State<DB>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether everybody who wants a connection of the pool can have one at once.
+    fn has_spare_ones(&self) -> bool {
+        self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+    }
+
+    fn keep(&self, used: Used<DB>) {
+        let mut state = lock(&self.state);
+        if state.kept.len() < state.waiting || self.has_spare_ones() {
+            state.kept.push(used);
+            if !std::mem::replace(&mut state.swept, true) {
+                tokio::spawn(sweep(Arc::clone(&self.state)));
+            }
+        }
+    }
+}
+
+fn lock<DB: SupportedDatabase>(state: &Mutex<State<DB>>) -> MutexGuard<'_, State<DB>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives back what was kept long enough, until nothing is kept.
+async fn sweep<DB: SupportedDatabase>(state: Arc<Mutex<State<DB>>>) {
+    loop {
+        sleep(KEPT).await;
+        let mut state = lock(&state);
+        let spare = state.kept.len().saturating_sub(state.waiting);
+        let rested = state.kept[..spare].iter().take_while(|used| used.last.elapsed() >= KEPT).count();
+        state.kept.drain(..rested);
+        if state.kept.is_empty() {
+            state.swept = false;
+            return;
+        }
     }
 }
 
 /// One who waits for a permit.
-struct Waiting<'a, DB: SupportedDatabase>(&'a Connections<DB>);
+struct Waiting<'a, DB: SupportedDatabase>(&'a Mutex<State<DB>>);
 
 impl<'a, DB: SupportedDatabase> Waiting<'a, DB> {
-    fn at(connections: &'a Connections<DB>) -> Self {
-        connections.state().waiting += 1;
-        Self(connections)
-    }
-
-    /// Takes what was passed on.
-    fn over(self) -> Option<Used<DB>> {
-        let passed_on = self.leave();
-        std::mem::forget(self);
-        passed_on
-    }
-
-    fn leave(&self) -> Option<Used<DB>> {
-        let mut state = self.0.state();
-        state.waiting -= 1;
-        state.passed_on.pop()
+    fn at(state: &'a Mutex<State<DB>>) -> Self {
+        lock(state).waiting += 1;
+        Self(state)
     }
 }
 
 impl<DB: SupportedDatabase> Drop for Waiting<'_, DB> {
     fn drop(&mut self) {
-        drop(self.leave());
+        lock(self.0).waiting -= 1;
     }
 }
 
@@ -111,11 +135,9 @@ impl<DB: SupportedDatabase> Lent<'_, DB> {
     /// Passes the connection on. No transaction may be open on it.
     pub fn done(mut self) {
         self.used.transactions += 1;
+        self.used.last = Instant::now();
         if self.used.transactions < TRANSACTIONS_MAX {
-            let mut state = self.connections.state();
-            if state.passed_on.len() < state.waiting {
-                state.passed_on.push(self.used);
-            }
+            self.connections.keep(self.used);
         }
     }
 

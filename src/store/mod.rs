@@ -2,6 +2,7 @@
 //!
 //! [`SupportedDatabase`] is the port, `postgres`, `mysql` and `sqlite` are its adapters, and `statements` has all SQL.
 
+mod claims;
 pub(crate) mod database;
 mod migrate;
 #[cfg(feature = "mysql")]
@@ -14,14 +15,15 @@ mod sqlite;
 pub(crate) mod statement;
 pub(crate) mod statements;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use sqlx::Pool;
+use sqlx::{Pool, pool::PoolConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::protocol::{ClaimAnswer, LogRow, State, answer_claim};
+use crate::protocol::{ClaimAnswer, LogRow, State};
+pub(crate) use claims::Claims;
 pub use database::SupportedDatabase;
 pub use migrate::{MigrateError, ddl, migrate};
 pub use open::OpenError;
@@ -110,6 +112,8 @@ pub(crate) struct Store<DB: SupportedDatabase> {
     pool: Pool<DB>,
     /// For claims alone: a statement that waits for a lock must not hold them up.
     claims: Pool<DB>,
+    /// Whether the server can be told not to wait for the running transaction of a duplicate.
+    inserts_at_once: bool,
     shares_pool: bool,
     scope: String,
     timeout: Duration,
@@ -152,69 +156,11 @@ impl<DB: SupportedDatabase> Store<DB> {
         }
     }
 
-    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
-    pub async fn claim(&self, claims: &[&Claim]) -> Result<Vec<ClaimOutcome>, StoreError> {
-        // Looks first: an INSERT would wait for the running transaction of a duplicate, and all other claims with it.
-        let seen = self.read_on(&self.claims, claims.iter().map(|claim| &*claim.msg_id)).await?;
-        let mut rows: HashMap<_, _> = seen.into_iter().map(|seen| (seen.msg_id, seen.row)).collect();
-        let mut fresh: Vec<_> = claims.iter().copied().filter(|claim| !rows.contains_key(&claim.msg_id)).collect();
-        // Two instances that claim the same ids in the same order cannot deadlock.
-        fresh.sort_unstable_by(|a, b| a.msg_id.cmp(&b.msg_id));
-        let inserted = fresh.is_empty() || self.insert(&fresh).await?;
-        let mut outcomes = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let outcome = match rows.remove(&claim.msg_id) {
-                Some(row) => self.claim_over(claim, row).await?,
-                None => inserted.then_some(ClaimOutcome::Won),
-            };
-            outcomes.push(match outcome {
-                Some(outcome) => outcome,
-                None => self.claim_one(claim).await?,
-            });
-        }
-        Ok(outcomes)
-    }
-
-    /// Rows come and go between the statements below; each loss of a race is followed by a fresh look.
-    async fn claim_one(&self, claim: &Claim) -> Result<ClaimOutcome, StoreError> {
-        loop {
-            let outcome = match self.read_on(&self.claims, [claim.msg_id.as_str()]).await?.pop() {
-                Some(seen) => self.claim_over(claim, seen.row).await?,
-                None => self.insert(&[claim]).await?.then_some(ClaimOutcome::Won),
-            };
-            if let Some(outcome) = outcome {
-                return Ok(outcome);
-            }
-        }
-    }
-
-    /// `false` when one of them met a row.
-    async fn insert(&self, claims: &[&Claim]) -> Result<bool, StoreError> {
-        let statement = statements::claim(DB::DIALECT, claims);
-        match self.write(&self.claims, |conn| DB::run(conn, statement)).await {
-            Ok(_) => Ok(true),
-            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// `None` when the row has changed meanwhile.
-    async fn claim_over(&self, claim: &Claim, row: LogRow) -> Result<Option<ClaimOutcome>, StoreError> {
-        let rolled_back_token = match answer_claim(row) {
-            ClaimAnswer::MayReplace { rolled_back_token } => rolled_back_token,
-            answer => return Ok(Some(ClaimOutcome::Lost(answer))),
-        };
-        let replace = statements::replace_claim(DB::DIALECT, claim, &rolled_back_token);
-        // The token is in the condition and changes, so that matched rows are changed rows.
-        let replaced = self.write(&self.claims, |conn| DB::run(conn, replace)).await?;
-        Ok((replaced == 1).then_some(ClaimOutcome::Won))
-    }
-
     /// Makes sure that the attempt can never commit any more, unless it already has, and tells what it became.
     /// `None` when its row is not there, or not its own any more.
     pub async fn roll_back(&self, msg_id: &str, token: &str) -> Result<Option<State>, StoreError> {
         let statement = statements::roll_back(DB::DIALECT, msg_id, token);
-        if self.write(&self.pool, |conn| DB::run(conn, statement)).await? == 1 {
+        if self.write(|conn| DB::run(conn, statement)).await? == 1 {
             return Ok(Some(State::RolledBack));
         }
         let seen = self.read([msg_id]).await?.pop();
@@ -223,23 +169,15 @@ impl<DB: SupportedDatabase> Store<DB> {
 
     /// The rows of these message ids; none for an id without a row.
     pub async fn read<'a>(&self, msg_ids: impl IntoIterator<Item = &'a str>) -> Result<Vec<Seen>, StoreError> {
-        self.read_on(&self.pool, msg_ids).await
-    }
-
-    async fn read_on<'a>(
-        &self,
-        pool: &Pool<DB>,
-        msg_ids: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Vec<Seen>, StoreError> {
         let statement = statements::read(DB::DIALECT, msg_ids);
-        let rows = self.within(pool, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
+        let rows = within(&self.pool, self.timeout, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
         Ok(rows.iter().map(Seen::from).collect())
     }
 
     /// Notes that the broker acknowledged the end of these committed messages.
     pub async fn confirm(&self, msg_ids: &[String]) -> Result<(), StoreError> {
         let statement = statements::confirm(DB::DIALECT, msg_ids.iter().map(String::as_str));
-        self.write(&self.pool, |conn| DB::run(conn, statement)).await.map(drop)
+        self.write(|conn| DB::run(conn, statement)).await.map(drop)
     }
 
     /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns them.
@@ -260,7 +198,7 @@ impl<DB: SupportedDatabase> Store<DB> {
     /// Writes a tombstone, unless the message id has a row.
     pub async fn bury(&self, tombstone: &Tombstone) -> Result<(), StoreError> {
         let statement = statements::bury(DB::DIALECT, tombstone);
-        match self.write(&self.pool, |conn| DB::run(conn, statement)).await {
+        match self.write(|conn| DB::run(conn, statement)).await {
             Ok(_) => Ok(()),
             // The row that came first decides.
             Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => Ok(()),
@@ -274,7 +212,7 @@ impl<DB: SupportedDatabase> Store<DB> {
         select: Statement,
         change: impl FnOnce(&[Taken]) -> Statement + Send + 'static,
     ) -> Result<Vec<Taken>, StoreError> {
-        self.write(&self.pool, |conn| {
+        self.write(|conn| {
             Box::pin(async move {
                 let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
                 let rows = DB::rows(&mut tx, select, &[Column::Text, Column::Text]).await?;
@@ -291,35 +229,41 @@ impl<DB: SupportedDatabase> Store<DB> {
 
     async fn write<T>(
         &self,
-        pool: &Pool<DB>,
         work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
     ) -> Result<T, StoreError> {
         let _turn = self.write_turn().await;
-        self.within(pool, work).await
-    }
-
-    async fn within<T>(
-        &self,
-        pool: &Pool<DB>,
-        work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
-    ) -> Result<T, StoreError> {
-        within(pool, self.timeout, work).await
+        within(&self.pool, self.timeout, work).await
     }
 }
 
-/// Runs `work` on a connection of `pool`. A connection whose work was cut off is closed, never given back.
+/// Runs `work` on a connection of `pool`.
 async fn within<DB: SupportedDatabase, T>(
     pool: &Pool<DB>,
     timeout: Duration,
     work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
 ) -> Result<T, StoreError> {
-    let timed_out = |_| StoreError::TimedOut(timeout);
-    let mut conn = tokio::time::timeout(timeout, pool.acquire()).await.map_err(timed_out)??;
-    let result = tokio::time::timeout(timeout, work(&mut conn)).await;
-    if result.is_err() {
-        drop(conn.detach());
+    run_on(acquire(pool, timeout).await?, timeout, work).await.map(|(value, _)| value)
+}
+
+async fn acquire<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<PoolConnection<DB>, StoreError> {
+    let acquired = tokio::time::timeout(timeout, pool.acquire()).await;
+    Ok(acquired.map_err(|_| StoreError::TimedOut(timeout))??)
+}
+
+/// Runs `work`, and returns the connection with its value. After an error the pool tests the connection; one whose work
+/// was cut off is closed, never given back.
+async fn run_on<DB: SupportedDatabase, T>(
+    mut conn: PoolConnection<DB>,
+    timeout: Duration,
+    work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
+) -> Result<(T, PoolConnection<DB>), StoreError> {
+    match tokio::time::timeout(timeout, work(&mut conn)).await {
+        Ok(result) => Ok((result?, conn)),
+        Err(_) => {
+            drop(conn.detach());
+            Err(StoreError::TimedOut(timeout))
+        }
     }
-    Ok(result.map_err(timed_out)??)
 }
 
 impl Seen {

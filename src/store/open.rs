@@ -83,7 +83,7 @@ impl<DB: SupportedDatabase> Store<DB> {
             connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(OpenError::Connect)
         };
         let pool = connect(OWN_CONNECTIONS).await?;
-        check_server(&pool, timeout).await?;
+        let version = check_server(&pool, timeout).await?;
         let missing = migrate::missing(&pool, timeout).await.map_err(OpenError::of)?;
         if !missing.is_empty() {
             return Err(OpenError::Schema { missing });
@@ -99,7 +99,8 @@ impl<DB: SupportedDatabase> Store<DB> {
         let anchor = DB::anchor(user).await.map_err(OpenError::Connect)?;
         let claims = connect(CLAIM_CONNECTIONS).await?;
         let shares_pool = Arc::ptr_eq(&pool.connect_options(), &user.connect_options());
-        Ok(Self { pool, claims, shares_pool, scope, timeout, writers, _anchor: anchor })
+        let inserts_at_once = DB::DIALECT == Dialect::MySql && is_mariadb(&version);
+        Ok(Self { pool, claims, inserts_at_once, shares_pool, scope, timeout, writers, _anchor: anchor })
     }
 }
 
@@ -112,18 +113,23 @@ async fn ask<DB: SupportedDatabase>(
     within(pool, timeout, |conn| DB::rows(conn, statement, columns)).await.map_err(OpenError::of)
 }
 
-async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<(), OpenError> {
+/// Returns the server's version.
+async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<String, OpenError> {
     let rows = ask(pool, timeout, statements::server(DB::DIALECT), &[Column::Text, Column::Int]).await?;
     let row = &rows[0];
     check_version(DB::DIALECT, row.text(0))?;
     if row.int(1) != Some(1) {
         return Err(OpenError::Replica);
     }
-    Ok(())
+    Ok(row.text(0).to_owned())
+}
+
+fn is_mariadb(version: &str) -> bool {
+    version.contains("MariaDB")
 }
 
 fn check_version(dialect: Dialect, version: &str) -> Result<(), OpenError> {
-    let mariadb = version.contains("MariaDB");
+    let mariadb = is_mariadb(version);
     // Old MariaDB servers put 5.5.5- before their version, for replicas that are older still.
     let numbers = version.strip_prefix("5.5.5-").filter(|_| mariadb).unwrap_or(version);
     let mut parts = numbers.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

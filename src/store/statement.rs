@@ -61,6 +61,10 @@ impl Statement {
         Self { dialect, sql: sql.to_owned(), args: Vec::new() }
     }
 
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     pub(crate) fn sql(mut self, sql: &str) -> Self {
         self.sql.push_str(sql);
         self

@@ -193,8 +193,9 @@ async fn settled_before_its_transaction_began<DB: TestDatabase>(db: Db<DB>) {
     eventually("its half is sent", async || broker.open_halves().len() == 1).await;
     others.run("UPDATE tx_log SET deadline_at = 0").await;
     let other_instance = crate::support::order::producer(&others, &broker).await;
-    eventually("it is settled", async || others.in_state("ROLLED_BACK").await == 1).await;
-    assert_eq!(other_instance.counters().settled + producer.counters().settled, 1);
+    let settled = || other_instance.counters().settled + producer.counters().settled;
+    eventually("it is settled", async || settled() == 1).await;
+    assert_eq!(others.in_state("ROLLED_BACK").await, 1);
     assert_eq!(unknown(&producer, Unresolved::Preparing), 0, "nobody asked");
     drop(busy);
     let error = sending.await.unwrap().unwrap_err();
