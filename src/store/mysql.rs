@@ -44,9 +44,11 @@ impl SupportedDatabase for MySql {
         let pool = MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false);
         // The default, REPEATABLE READ, locks every row that a statement looks at: where the server chooses to look at
         // all, confirmations would wait for local transactions that have nothing to do with them.
+        // And a server may be set up so that a statement alone is not committed.
         let pool = pool.after_connect(|conn, _| {
-            let read_committed = sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
-            Box::pin(async move { read_committed.execute(conn).await.map(drop) })
+            let session =
+                sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1");
+            Box::pin(async move { session.execute(conn).await.map(drop) })
         });
         Box::pin(pool.before_acquire(test_rested).connect_with(options))
     }
