@@ -22,6 +22,9 @@ pub(super) struct Claimer(mpsc::Sender<Request>);
 
 /// Enough for the next batches to gather without a wake-up each.
 const QUEUE: usize = 4 * MAX_CLAIMS;
+/// What the claims of one statement hold together: MariaDB refuses more than `max_allowed_packet`, 16 MiB by default, and
+/// a large statement delays the others of its batch.
+const BATCH_BYTES: usize = 1 << 20;
 /// Without a claim for this long, the database connection goes back to its pool.
 const IDLE: Duration = Duration::from_millis(100);
 
@@ -85,13 +88,17 @@ async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc:
     }
 }
 
-/// One request per message id; a second one for the same id waits for what the first becomes.
+/// One request per message id; a second one for the same id waits for what the first becomes. And at least one, however
+/// large.
 fn next_batch(waiting: &mut VecDeque<Request>) -> Vec<Request> {
     let mut ids = std::collections::HashSet::with_capacity(waiting.len());
+    let mut bytes = 0;
     let mut batch = Vec::with_capacity(waiting.len());
     let mut later = VecDeque::new();
     for request in waiting.drain(..) {
-        if ids.insert(request.claim.msg_id.clone()) {
+        let fits = batch.is_empty() || bytes + request.claim.bytes() <= BATCH_BYTES;
+        if ids.insert(request.claim.msg_id.clone()) && fits {
+            bytes += request.claim.bytes();
             batch.push(request);
         } else {
             later.push_back(request);

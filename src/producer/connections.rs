@@ -11,6 +11,7 @@ use std::{
 
 use sqlx::{Pool, pool::PoolConnection};
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep, timeout_at},
 };
@@ -27,6 +28,8 @@ pub(super) struct Connections<DB: SupportedDatabase> {
     /// As many as the pool has connections; a permit comes before a connection.
     permits: Semaphore,
     state: Arc<Mutex<State<DB>>>,
+    /// The producer's own: a caller's runtime may end at any moment.
+    runtime: Handle,
 }
 
 struct State<DB: SupportedDatabase> {
@@ -52,10 +55,11 @@ pub(super) struct Lent<'a, DB: SupportedDatabase> {
 }
 
 impl<DB: SupportedDatabase> Connections<DB> {
+    /// Keeps connections of `pool` with the help of the current runtime.
     pub fn of(pool: Pool<DB>) -> Self {
         let permits = Semaphore::new(pool.options().get_max_connections() as usize);
         let state = State { waiting: 0, kept: Vec::new(), swept: false };
-        Self { pool, permits, state: Arc::new(Mutex::new(state)) }
+        Self { pool, permits, state: Arc::new(Mutex::new(state)), runtime: Handle::current() }
     }
 
     /// The next connection, within the pool's own time-out.
@@ -90,7 +94,7 @@ impl<DB: SupportedDatabase> Connections<DB> {
         if state.kept.len() < state.waiting || self.has_spare_ones() {
             state.kept.push(used);
             if !std::mem::replace(&mut state.swept, true) {
-                tokio::spawn(sweep(Arc::clone(&self.state)));
+                self.runtime.spawn(sweep(Arc::clone(&self.state)));
             }
         }
     }

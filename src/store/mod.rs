@@ -51,6 +51,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// What it adds to a statement, but for its short columns.
+    pub fn bytes(&self) -> usize {
+        self.payload.len() + self.headers.len()
+    }
+
     fn deadline_micros(&self) -> i64 {
         micros(self.deadline)
     }

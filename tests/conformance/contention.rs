@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::support::{
     Db, Order, TestDatabase, log,
     order::{OrderError, builder, held, producer},
+    raw::Raw,
 };
 use crate::{on_every_database, on_every_server};
 use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memory::MemoryBroker};
@@ -13,7 +14,7 @@ use tokio::{task::JoinSet, time::timeout};
 on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
     8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback);
 // With one writer at a time there is no crowd that waits for a connection.
-on_every_server!(1: neighbours_of_a_pool_get_their_turn);
+on_every_server!(1: neighbours_of_a_pool_get_their_turn; 8: large_bodies_at_once);
 
 /// Far beyond what any of these needs, even on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -182,6 +183,28 @@ async fn neighbours_of_a_pool_get_their_turn<DB: TestDatabase>(db: Db<DB>) {
     others.pool.close().await;
 }
 
+/// Together they are larger than MariaDB takes in one packet by default.
+async fn large_bodies_at_once<DB: TestDatabase>(db: Db<DB>) {
+    const SENDS: usize = 24;
+    let broker = MemoryBroker::new();
+    let builder = TransactionProducer::builder(db.pool.clone()).broker(broker.connector("orders")).message::<Raw>();
+    let producer = builder.start().await.unwrap();
+    let mut sends = JoinSet::new();
+    for id in 0..SENDS {
+        let producer = producer.clone();
+        let raw = Raw { msg_id: format!("large-{id}"), ..Raw::body(vec![b'x'; 800 * 1024]) };
+        sends.spawn(async move {
+            producer.send_with(raw, |_, _| Box::pin(async { Ok::<_, OrderError>(()) })).await.map(drop)
+        });
+    }
+    while let Some(sent) = sends.join_next().await {
+        sent.unwrap().unwrap();
+    }
+    assert_eq!(db.in_state("COMMITTED").await as usize, SENDS);
+    assert!(producer.shutdown(SOON).await.is_clean());
+    assert_eq!(broker.delivered_ids().len(), SENDS);
+}
+
 async fn crowd<DB: TestDatabase>(producer: &TransactionProducer<DB>, sends: i64) {
     let mut crowd = JoinSet::new();
     for id in 0..sends {
@@ -295,6 +318,8 @@ mod case_48_every_runtime {
             let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
             crate::support::eventually("the other thread has sent", async || sent.is_finished()).await;
             sent.join().unwrap().unwrap();
+            let all_back = async || db.pool.num_idle() == db.pool.size() as usize;
+            crate::support::eventually("no connection is kept from the pool", all_back).await;
             crate::support::eventually("it is delivered", async || {
                 broker.check_back();
                 !broker.delivered_ids().is_empty()
