@@ -25,6 +25,8 @@ const KEPT: Duration = Duration::from_millis(5);
 
 pub(super) struct Connections<DB: SupportedDatabase> {
     pool: Pool<DB>,
+    /// Whether connections are kept at all.
+    passes_on: bool,
     /// As many as the pool has connections; a permit comes before a connection.
     permits: Semaphore,
     state: Arc<Mutex<State<DB>>>,
@@ -56,10 +58,10 @@ pub(super) struct Lent<'a, DB: SupportedDatabase> {
 
 impl<DB: SupportedDatabase> Connections<DB> {
     /// Keeps connections of `pool` with the help of the current runtime.
-    pub fn of(pool: Pool<DB>) -> Self {
+    pub fn of(pool: Pool<DB>, passes_on: bool) -> Self {
         let permits = Semaphore::new(pool.options().get_max_connections() as usize);
         let state = State { waiting: 0, kept: Vec::new(), swept: false };
-        Self { pool, permits, state: Arc::new(Mutex::new(state)), runtime: Handle::current() }
+        Self { pool, passes_on, permits, state: Arc::new(Mutex::new(state)), runtime: Handle::current() }
     }
 
     /// The next connection, within the pool's own time-out.
@@ -140,7 +142,7 @@ impl<DB: SupportedDatabase> Lent<'_, DB> {
     pub fn done(mut self) {
         self.used.transactions += 1;
         self.used.last = Instant::now();
-        if self.used.transactions < TRANSACTIONS_MAX {
+        if self.connections.passes_on && self.used.transactions < TRANSACTIONS_MAX {
             self.connections.keep(self.used);
         }
     }

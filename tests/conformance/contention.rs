@@ -1,6 +1,13 @@
 //! Many at once: dropped futures, contended ids, small pools.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use crate::support::{
     Db, Order, TestDatabase, log,
@@ -117,7 +124,7 @@ async fn case_30_a_pool_of_eight<DB: TestDatabase>(db: Db<DB>) {
 /// Sends at once, every fourth of which fails, while checks go round and housekeeping has work.
 async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
     let broker = MemoryBroker::new();
-    let producer = producer(&db, &broker).await;
+    let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
     let dead: Vec<_> = (0..50).map(|id| format!("dead-{id}")).collect();
     let died = |id| log::Row { deadline_at: 0, ..log::Row::new(id, id, "PREPARING") };
     log::insert(&db, dead.iter().map(|id| died(id))).await;
@@ -154,7 +161,7 @@ async fn neighbours_of_a_pool_get_their_turn<DB: TestDatabase>(db: Db<DB>) {
     const SENDS: i64 = 100;
     let broker = MemoryBroker::new();
     let others = db.again(1).await;
-    let producer = producer(&db, &broker).await;
+    let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
     let (closure, first) = held();
     let mut sends = JoinSet::new();
     sends.spawn({
@@ -203,6 +210,32 @@ async fn large_bodies_at_once<DB: TestDatabase>(db: Db<DB>) {
     assert_eq!(db.in_state("COMMITTED").await as usize, SENDS);
     assert!(producer.shutdown(SOON).await.is_clean());
     assert_eq!(broker.delivered_ids().len(), SENDS);
+}
+
+/// Unless connections are passed on, each local transaction gets its connection from the pool and gives it back.
+#[tokio::test]
+async fn the_hooks_of_a_pool_run_between_local_transactions() {
+    const SENDS: i64 = 20;
+    crate::support::database::with::<sqlx::Postgres, _>(1, |db| async move {
+        let released = Arc::new(AtomicI64::new(0));
+        let counted = Arc::clone(&released);
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(4).after_release(move |_, _| {
+            counted.fetch_add(1, SeqCst);
+            Box::pin(async { Ok(true) })
+        });
+        let hooked = Db { url: db.url.clone(), pool: options.connect(&db.url).await.unwrap() };
+        let broker = MemoryBroker::new();
+        let producer = producer(&hooked, &broker).await;
+        let before = released.load(SeqCst);
+        for id in 0..SENDS {
+            producer.send(Order::new(id)).await.unwrap();
+        }
+        let all = async || released.load(SeqCst) == before + SENDS;
+        crate::support::eventually("each was released", all).await;
+        producer.shutdown(SOON).await;
+        hooked.pool.close().await;
+    })
+    .await;
 }
 
 async fn crowd<DB: TestDatabase>(producer: &TransactionProducer<DB>, sends: i64) {
@@ -313,7 +346,7 @@ mod case_48_every_runtime {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime().block_on(crate::support::database::with::<sqlx::Postgres, _>(4, |db| async move {
             let broker = MemoryBroker::new();
-            let producer = builder(&db, &broker).start().await.unwrap();
+            let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
             let sender = producer.clone();
             let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
             crate::support::eventually("the other thread has sent", async || sent.is_finished()).await;
