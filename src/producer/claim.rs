@@ -67,9 +67,7 @@ async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc:
         {
             waiting.push_back(request);
         }
-        let mut batch = next_batch(&mut waiting);
-        // Two instances that claim the same ids in the same order cannot deadlock.
-        batch.sort_unstable_by(|a, b| a.claim.msg_id.cmp(&b.claim.msg_id));
+        let batch = next_batch(&mut waiting);
         let claims: Vec<&Claim> = batch.iter().map(|request| &request.claim).collect();
         match writer.write_all(&claims).await {
             Ok(outcomes) => {
@@ -96,9 +94,10 @@ fn next_batch(waiting: &mut VecDeque<Request>) -> Vec<Request> {
     let mut batch = Vec::with_capacity(waiting.len());
     let mut later = VecDeque::new();
     for request in waiting.drain(..) {
-        let fits = batch.is_empty() || bytes + request.claim.bytes() <= BATCH_BYTES;
+        let together = bytes + request.claim.bytes();
+        let fits = batch.is_empty() || together <= BATCH_BYTES;
         if ids.insert(request.claim.msg_id.clone()) && fits {
-            bytes += request.claim.bytes();
+            bytes = together;
             batch.push(request);
         } else {
             later.push_back(request);

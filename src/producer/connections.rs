@@ -1,7 +1,8 @@
 //! Connections of the user's pool, kept from one local transaction to the next.
 //!
-//! A pool tests each connection that comes back to it, which costs a round trip to the database. Local transactions that
-//! follow each other closely pass their connections on instead, as long as nobody else goes without one for it.
+//! A pool tests each connection that comes back to it, which costs a round trip to the database. Where the user wants it,
+//! local transactions that follow each other closely pass their connections on instead, as long as nobody else goes
+//! without one for it.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -25,7 +26,7 @@ const KEPT: Duration = Duration::from_millis(5);
 
 pub(super) struct Connections<DB: SupportedDatabase> {
     pool: Pool<DB>,
-    /// Whether connections are kept at all.
+    /// Whether any is kept.
     passes_on: bool,
     /// As many as the pool has connections; a permit comes before a connection.
     permits: Semaphore,

@@ -8,10 +8,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 
-use super::{
-    Claim, ClaimOutcome, Seen, Store, StoreError, SupportedDatabase, acquire, database, run_on, statement::Statement,
-    statements,
-};
+use super::{Claim, ClaimOutcome, Seen, Store, StoreError, SupportedDatabase, acquire, database, run_on, statements};
 use crate::protocol::{ClaimAnswer, LogRow, answer_claim};
 
 /// How long the connection is kept between two batches. A pool tests a connection that comes back and replaces one that
@@ -31,14 +28,14 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
 
     /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
     pub async fn write_all(&mut self, claims: &[&Claim]) -> Result<Vec<ClaimOutcome>, StoreError> {
-        if self.store.inserts_at_once && self.insert_at_once(claims).await? {
+        if self.store.inserts_at_once && self.insert(claims.to_vec(), true).await? {
             return Ok(vec![ClaimOutcome::Won; claims.len()]);
         }
         // Looks first: an INSERT would wait for the running transaction of a duplicate, and all other claims with it.
         let seen = self.look(claims.iter().map(|claim| &*claim.msg_id)).await?;
         let mut rows: HashMap<_, _> = seen.into_iter().map(|seen| (seen.msg_id, seen.row)).collect();
         let fresh: Vec<_> = claims.iter().copied().filter(|claim| !rows.contains_key(&claim.msg_id)).collect();
-        let inserted = fresh.is_empty() || self.insert(&fresh).await?;
+        let inserted = fresh.is_empty() || self.insert(fresh, false).await?;
         let mut outcomes = Vec::with_capacity(claims.len());
         for claim in claims {
             let outcome = match rows.remove(&claim.msg_id) {
@@ -58,7 +55,7 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         loop {
             let outcome = match self.look([claim.msg_id.as_str()]).await?.pop() {
                 Some(seen) => self.replace(claim, seen.row).await?,
-                None => self.insert(&[claim]).await?.then_some(ClaimOutcome::Won),
+                None => self.insert(vec![claim], false).await?.then_some(ClaimOutcome::Won),
             };
             if let Some(outcome) = outcome {
                 return Ok(outcome);
@@ -72,25 +69,14 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         Ok(rows.iter().map(Seen::from).collect())
     }
 
-    /// `false` when one of them met a row, or would have to wait to know.
-    async fn insert_at_once(&mut self, claims: &[&Claim]) -> Result<bool, StoreError> {
-        let statement = statements::claim_at_once(DB::DIALECT, claims);
-        self.insert_unless(statement, |error| database::is_conflict(error) || DB::dooms(error)).await
-    }
-
-    /// `false` when one of them met a row.
-    async fn insert(&mut self, claims: &[&Claim]) -> Result<bool, StoreError> {
-        self.insert_unless(statements::claim(DB::DIALECT, claims), database::is_conflict).await
-    }
-
-    async fn insert_unless(
-        &mut self,
-        statement: Statement,
-        met: impl Fn(&sqlx::Error) -> bool,
-    ) -> Result<bool, StoreError> {
+    /// `false` when one of them met a row, or, `at_once`, would have to wait to know.
+    async fn insert(&mut self, mut claims: Vec<&Claim>, at_once: bool) -> Result<bool, StoreError> {
+        // Two instances that claim the same ids in the same order cannot deadlock.
+        claims.sort_unstable_by(|a, b| a.msg_id.cmp(&b.msg_id));
+        let statement = statements::claim(DB::DIALECT, &claims, at_once);
         match self.write(|conn| DB::run(conn, statement)).await {
             Ok(_) => Ok(true),
-            Err(StoreError::Sqlx(error)) if met(&error) => Ok(false),
+            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) || at_once && DB::dooms(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

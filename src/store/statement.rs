@@ -61,10 +61,6 @@ impl Statement {
         Self { dialect, sql: sql.to_owned(), args: Vec::new() }
     }
 
-    pub(crate) fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
     pub(crate) fn sql(mut self, sql: &str) -> Self {
         self.sql.push_str(sql);
         self

@@ -30,18 +30,10 @@ fn by(dialect: Dialect, texts: [(Dialect, &'static str); 3]) -> &'static str {
 }
 
 /// Step 2: PREPARING for many attempts at once. Fails as a whole when one of the message ids has a row.
-pub(crate) fn claim(dialect: Dialect, claims: &[&Claim]) -> Statement {
-    insert_claims(Statement::new(dialect, ""), claims)
-}
-
-/// As [`claim`], on MariaDB (manual, SET STATEMENT): fails at once, too, where it would wait for somebody's lock.
-pub(crate) fn claim_at_once(dialect: Dialect, claims: &[&Claim]) -> Statement {
-    insert_claims(Statement::new(dialect, "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "), claims)
-}
-
-fn insert_claims(statement: Statement, claims: &[&Claim]) -> Statement {
-    let dialect = statement.dialect();
-    let mut statement = statement.sql(
+/// `at_once`, which only MariaDB understands (manual, SET STATEMENT): also where it would wait for somebody's lock.
+pub(crate) fn claim(dialect: Dialect, claims: &[&Claim], at_once: bool) -> Statement {
+    let before = if at_once { "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " } else { "" };
+    let mut statement = Statement::new(dialect, before).sql(
         "INSERT INTO tx_log (msg_id, token, attempts, state, kind, producer_group, topic, tag, ordering_key, payload, \
          headers, created_at, deadline_at, updated_at) VALUES ",
     );
