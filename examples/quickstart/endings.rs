@@ -120,10 +120,7 @@ pub async fn killed_in_execute_and_rolled_back(shop: &mut Shop) -> Result<(), Er
     make_sure!(rows.are(0, "PREPARING"), "{rows}");
 
     shop.until_status(&order, Status::RolledBack).await?;
-    // Counted once the database has answered, a moment after others see the row.
-    while shop.producer.counters().settled == 0 && died.elapsed() < std::time::Duration::from_secs(60) {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    shop.until_settled().await?;
     let rows = shop.rows(&order).await?;
     println!("    settler   {} after the death the first instance has decided: {rows}.", seconds(died.elapsed()));
     make_sure!(rows.are(0, "ROLLED_BACK"), "{rows}");

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    fmt::Debug,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -83,17 +84,13 @@ impl Shop {
 
     /// Waits until the SDK says `status` of the message.
     pub async fn until_status(&self, order: &OrderPlaced, status: Status) -> Result<(), Error> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let found = self.producer.status(order.msg_id().as_str()).await?;
-            if found == status {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{} is {found:?}, not {status:?}, after {PATIENCE:?}", order.msg_id()).into());
-            }
-            sleep(Duration::from_millis(10)).await;
-        }
+        let msg_id = order.msg_id();
+        until(msg_id.as_str(), status, async || Ok(self.producer.status(msg_id.as_str()).await?)).await
+    }
+
+    /// Waits until the SDK has counted the row that it settled, a moment after others see it.
+    pub async fn until_settled(&self) -> Result<(), Error> {
+        until("the count of settled rows", 1, async || Ok(self.producer.counters().settled)).await
     }
 
     /// Waits until the consumer has this message.
@@ -129,5 +126,23 @@ impl Shop {
             return Err(format!("the producer left something behind: {report:?}").into());
         }
         Ok(())
+    }
+}
+
+async fn until<T: PartialEq + Debug>(
+    what: &str,
+    wanted: T,
+    look: impl AsyncFn() -> Result<T, Error>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = look().await?;
+        if found == wanted {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{what} is {found:?}, not {wanted:?}, after {PATIENCE:?}").into());
+        }
+        sleep(Duration::from_millis(10)).await;
     }
 }

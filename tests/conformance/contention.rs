@@ -147,8 +147,7 @@ async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
     let _ = asking.await;
     log::check_until_ended(&broker).await;
     assert_eq!(producer.shutdown(SOON).await.unfinished, 0);
-    let all_back = async || db.pool.num_idle() == db.pool.size() as usize;
-    crate::support::eventually("no connection is kept from the pool", all_back).await;
+    all_back(&db).await;
     let good: Vec<_> = (0..sends).filter(|id| id % 4 != 0).collect();
     assert_eq!(db.orders().await, good);
     assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ids(good.iter().copied()));
@@ -236,6 +235,11 @@ async fn the_hooks_of_a_pool_run_between_local_transactions() {
         hooked.pool.close().await;
     })
     .await;
+}
+
+async fn all_back<DB: TestDatabase>(db: &Db<DB>) {
+    let idle = async || db.pool.num_idle() == db.pool.size() as usize;
+    crate::support::eventually("no connection is kept from the pool", idle).await;
 }
 
 async fn crowd<DB: TestDatabase>(producer: &TransactionProducer<DB>, sends: i64) {
@@ -351,8 +355,7 @@ mod case_48_every_runtime {
             let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
             crate::support::eventually("the other thread has sent", async || sent.is_finished()).await;
             sent.join().unwrap().unwrap();
-            let all_back = async || db.pool.num_idle() == db.pool.size() as usize;
-            crate::support::eventually("no connection is kept from the pool", all_back).await;
+            all_back(&db).await;
             crate::support::eventually("it is delivered", async || {
                 broker.check_back();
                 !broker.delivered_ids().is_empty()
