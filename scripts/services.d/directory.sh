@@ -20,6 +20,7 @@ port_of() {
     postgres-replica) echo $((first + 2)) ;;
     mariadb-replica) echo $((first + 3)) ;;
     namesrv) echo $((first + 4)) ;;
+    pgbouncer) echo $((first + 5)) ;;
     # A broker listens on two more ports: its own less 2, and its own plus 1.
     broker-a) echo $((first + 10)) ;;
     broker-b) echo $((first + 20)) ;;
@@ -35,6 +36,7 @@ standard_port_of() {
     postgres-replica) echo 5433 ;;
     mariadb-replica) echo 3307 ;;
     namesrv) echo 9876 ;;
+    pgbouncer) echo 6432 ;;
     broker-a) echo 10911 ;;
     broker-b) echo 10921 ;;
     *) die "no such service: $1" ;;

@@ -176,7 +176,7 @@ impl<DB: SupportedDatabase> Builder<DB> {
         let (checks, questions) = CheckSink::bounded(CHECK_QUEUE);
         let broker = connector.connect(Registration { topics: self.kinds.topics(), checks }).await?;
         let limits = match check_brokers(&*broker, &self.timing).await {
-            Ok(limits) => limits,
+            Ok(limits) => Limits { statement: store.max_statement(), ..limits },
             Err(error) => {
                 broker.shutdown().await;
                 return Err(error);

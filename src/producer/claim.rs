@@ -1,29 +1,37 @@
 //! Group commit of claims: those that arrive while one batch is under way go into the next one.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::store::{Claim, ClaimOutcome, Claims, MAX_CLAIMS, Store, StoreError, SupportedDatabase};
+use crate::{
+    protocol::ClaimAnswer,
+    store::{Claim, ClaimOutcome, Claims, MAX_CLAIMS, Store, StoreError, SupportedDatabase},
+};
 
 /// Why a claim failed; one failure is that of a whole batch.
 pub(super) type ClaimError = Arc<StoreError>;
 
 struct Request {
     claim: Claim,
-    answer: oneshot::Sender<Result<ClaimOutcome, ClaimError>>,
+    answer: Answer,
 }
+
+type Answer = oneshot::Sender<Result<ClaimOutcome, ClaimError>>;
 
 /// Where sends hand in their claims.
 pub(super) struct Claimer(mpsc::Sender<Request>);
 
 /// Enough for the next batches to gather without a wake-up each.
 const QUEUE: usize = 4 * MAX_CLAIMS;
-/// What the claims of one statement hold together: MariaDB refuses more than `max_allowed_packet`, 16 MiB by default, and
-/// a large statement delays the others of its batch.
+/// What the claims of one statement hold together: a large one delays the others of its batch.
 const BATCH_BYTES: usize = 1 << 20;
 /// Without a claim for this long, the database connection goes back to its pool.
 const IDLE: Duration = Duration::from_millis(100);
@@ -47,6 +55,7 @@ impl Claimer {
 
 async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc::Receiver<Request>) {
     let mut writer = Claims::of(&store);
+    let most = store.max_statement().map_or(BATCH_BYTES, |max| BATCH_BYTES.min(max as usize / 2));
     let mut waiting = VecDeque::new();
     loop {
         if waiting.is_empty() {
@@ -67,40 +76,53 @@ async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc:
         {
             waiting.push_back(request);
         }
-        let batch = next_batch(&mut waiting);
-        let claims: Vec<&Claim> = batch.iter().map(|request| &request.claim).collect();
-        match writer.write_all(&claims).await {
-            Ok(outcomes) => {
-                for (request, outcome) in batch.into_iter().zip(outcomes) {
-                    // A caller that is gone leaves a PREPARING row to the settler.
-                    let _ = request.answer.send(Ok(outcome));
-                }
-            }
-            Err(error) => {
-                let error = Arc::new(error);
-                for request in batch {
-                    let _ = request.answer.send(Err(Arc::clone(&error)));
-                }
-            }
+        let batch = next_batch(&mut waiting, most);
+        let claims: Vec<&Claim> = batch.iter().map(|contest| &contest.claim).collect();
+        let (outcomes, result) = writer.write_all(&claims).await;
+        let error = result.err().map(Arc::new);
+        for (contest, outcome) in batch.into_iter().zip(outcomes) {
+            contest.decide(outcome.ok_or_else(|| Arc::clone(error.as_ref().expect("without one all have outcomes"))));
         }
     }
 }
 
-/// One request per message id; a second one for the same id waits for what the first becomes. And at least one, however
-/// large.
-fn next_batch(waiting: &mut VecDeque<Request>) -> Vec<Request> {
-    let mut ids = std::collections::HashSet::with_capacity(waiting.len());
+/// Requests for one message id that came together: the first one's claim is written.
+struct Contest {
+    claim: Claim,
+    first: Answer,
+    others: Vec<Answer>,
+}
+
+impl Contest {
+    fn decide(self, outcome: Result<ClaimOutcome, ClaimError>) {
+        for other in self.others {
+            // At the moment after the first one.
+            let _ = other.send(match &outcome {
+                Ok(ClaimOutcome::Won) => Ok(ClaimOutcome::Lost(ClaimAnswer::InFlight)),
+                outcome => outcome.clone(),
+            });
+        }
+        // A caller that is gone leaves a PREPARING row to the settler.
+        let _ = self.first.send(outcome);
+    }
+}
+
+/// Claims of `most` bytes together; at least one, however large.
+fn next_batch(waiting: &mut VecDeque<Request>, most: usize) -> Vec<Contest> {
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(waiting.len());
     let mut bytes = 0;
-    let mut batch = Vec::with_capacity(waiting.len());
+    let mut batch: Vec<Contest> = Vec::with_capacity(waiting.len());
     let mut later = VecDeque::new();
-    for request in waiting.drain(..) {
-        let together = bytes + request.claim.bytes();
-        let fits = batch.is_empty() || together <= BATCH_BYTES;
-        if ids.insert(request.claim.msg_id.clone()) && fits {
+    for Request { claim, answer } in waiting.drain(..) {
+        let together = bytes + claim.bytes();
+        if let Some(&place) = places.get(&claim.msg_id) {
+            batch[place].others.push(answer);
+        } else if batch.is_empty() || together <= most {
             bytes = together;
-            batch.push(request);
+            places.insert(claim.msg_id.clone(), batch.len());
+            batch.push(Contest { claim, first: answer, others: Vec::new() });
         } else {
-            later.push_back(request);
+            later.push_back(Request { claim, answer });
         }
     }
     *waiting = later;

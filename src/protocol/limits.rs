@@ -7,6 +7,8 @@ use super::property;
 pub struct Limits {
     /// The largest body in bytes: the smallest `maxMessageSize` of the brokers.
     pub body: u64,
+    /// The largest statement in bytes that the database takes with its arguments: MySQL's `max_allowed_packet`.
+    pub statement: Option<u64>,
     /// The largest encoded properties in bytes. RocketMQ's own limit is 32,767 (`Short.MAX_VALUE`); the client and
     /// the broker add some of theirs to a half message and to each renewal of it.
     pub properties: usize,
@@ -18,11 +20,15 @@ const ROCKETMQ_PROPERTIES: usize = i16::MAX as usize;
 /// of 127 and a group of 120 characters with their names fit several times.
 const RESERVED_PROPERTIES: usize = 1024;
 
+/// Room for the other columns of a claim: the properties once more, as JSON, whose escapes can double them, and names.
+const RESERVED_STATEMENT: u64 = 128 * 1024;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             // RocketMQ's default maxMessageSize.
             body: 4 * 1024 * 1024,
+            statement: None,
             properties: ROCKETMQ_PROPERTIES - RESERVED_PROPERTIES,
         }
     }
@@ -39,6 +45,15 @@ impl Limits {
                 "the body has {} bytes, more than the broker's maxMessageSize of {}; send a reference to the data",
                 body.len(),
                 self.body
+            ));
+        }
+        if let Some(statement) = self.statement
+            && body.len() as u64 + RESERVED_STATEMENT > statement
+        {
+            return Err(format!(
+                "the body has {} bytes, too many for the database's max_allowed_packet of {statement}; \
+                 raise that, or send a reference to the data",
+                body.len()
             ));
         }
         Ok(())
@@ -270,9 +285,15 @@ mod tests {
 
     #[test]
     fn bodies_and_properties_at_their_limits() {
-        let limits = Limits { body: 10, properties: 10 };
+        let limits = Limits { body: 10, statement: None, properties: 10 };
         for (length, fits) in [(0, false), (1, true), (9, true), (10, true), (11, false)] {
             assert_eq!(limits.check_body(&vec![1; length]).is_ok(), fits, "{length}");
+        }
+        let of_database = Limits { body: u64::MAX, statement: Some(1 << 20), ..limits };
+        for (length, fits) in [(1 << 19, true), (1 << 20, false)] {
+            let checked = of_database.check_body(&vec![1; length]);
+            assert_eq!(checked.is_ok(), fits, "{length}");
+            assert!(fits || checked.unwrap_err().contains("raise"));
         }
         for (value, fits) in [("1234567", true), ("12345678", false)] {
             assert_eq!(limits.check_properties([("a", value)].into_iter()).is_ok(), fits, "{value}");

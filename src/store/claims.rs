@@ -1,19 +1,25 @@
 //! Step 2 of the protocol: claims, written in batches on a connection of their own.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 
-use super::{Claim, ClaimOutcome, Seen, Store, StoreError, SupportedDatabase, acquire, database, run_on, statements};
+use super::{
+    Claim, ClaimOutcome, MAX_CLAIMS, Seen, Store, StoreError, SupportedDatabase, Taken, acquire, change_locked,
+    database, run_on, statements,
+};
 use crate::protocol::{ClaimAnswer, LogRow, answer_claim};
 
 /// How long the connection is kept between two batches. A pool tests a connection that comes back and replaces one that
 /// is too old, which costs a round trip that the next batch would wait for each time.
 const KEPT: Duration = Duration::from_secs(1);
+
+/// Each look decides one claim at least, unless somebody deletes rows as fast as others write them.
+const LOOKS_MAX: usize = 2 * MAX_CLAIMS;
 
 /// The one who writes claims.
 pub(crate) struct Claims<'s, DB: SupportedDatabase> {
@@ -26,47 +32,64 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         Self { store, conn: None }
     }
 
-    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
-    pub async fn write_all(&mut self, claims: &[&Claim]) -> Result<Vec<ClaimOutcome>, StoreError> {
-        if self.store.inserts_at_once && self.insert(claims.to_vec(), true).await? {
-            return Ok(vec![ClaimOutcome::Won; claims.len()]);
-        }
-        // Looks first: an INSERT would wait for the running transaction of a duplicate, and all other claims with it.
-        let seen = self.look(claims.iter().map(|claim| &*claim.msg_id)).await?;
-        let mut rows: HashMap<_, _> = seen.into_iter().map(|seen| (seen.msg_id, seen.row)).collect();
-        let fresh: Vec<_> = claims.iter().copied().filter(|claim| !rows.contains_key(&claim.msg_id)).collect();
-        let inserted = fresh.is_empty() || self.insert(fresh, false).await?;
-        let mut outcomes = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let outcome = match rows.remove(&claim.msg_id) {
-                Some(row) => self.replace(claim, row).await?,
-                None => inserted.then_some(ClaimOutcome::Won),
-            };
-            outcomes.push(match outcome {
-                Some(outcome) => outcome,
-                None => self.write_one(claim).await?,
-            });
-        }
-        Ok(outcomes)
+    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct. Claims without an outcome met
+    /// the error; what others were told before it holds.
+    pub async fn write_all(&mut self, claims: &[&Claim]) -> (Vec<Option<ClaimOutcome>>, Result<(), StoreError>) {
+        let mut outcomes = vec![None; claims.len()];
+        let result = self.decide(claims, &mut outcomes).await;
+        (outcomes, result)
     }
 
-    /// Rows come and go between the statements below; each loss of a race is followed by a fresh look.
-    async fn write_one(&mut self, claim: &Claim) -> Result<ClaimOutcome, StoreError> {
-        loop {
-            let outcome = match self.look([claim.msg_id.as_str()]).await?.pop() {
-                Some(seen) => self.replace(claim, seen.row).await?,
-                None => self.insert(vec![claim], false).await?.then_some(ClaimOutcome::Won),
-            };
-            if let Some(outcome) = outcome {
-                return Ok(outcome);
+    async fn decide(&mut self, claims: &[&Claim], outcomes: &mut [Option<ClaimOutcome>]) -> Result<(), StoreError> {
+        if self.store.inserts_at_once && self.insert(claims.to_vec(), true).await? {
+            outcomes.fill(Some(ClaimOutcome::Won));
+            return Ok(());
+        }
+        let mut tried = vec![None; claims.len()];
+        for _ in 0..LOOKS_MAX {
+            let open: Vec<usize> = (0..claims.len()).filter(|&claim| outcomes[claim].is_none()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            // Before the INSERT, which would wait for the running transaction of a duplicate, and all claims with it.
+            let mut rows = self.look(open.iter().map(|&claim| &*claims[claim].msg_id)).await?;
+            let (mut fresh, mut replaceable) = (Vec::new(), Vec::new());
+            for claim in open {
+                match rows.remove(&claims[claim].msg_id).map(answer_claim) {
+                    None => fresh.push(claim),
+                    Some(ClaimAnswer::MayReplace { rolled_back_token }) => {
+                        if tried[claim].as_ref() == Some(&rolled_back_token) {
+                            // Somebody holds its lock, as who replaces it does.
+                            outcomes[claim] = Some(ClaimOutcome::Lost(ClaimAnswer::InFlight));
+                        } else {
+                            tried[claim] = Some(rolled_back_token.clone());
+                            replaceable.push((claim, rolled_back_token));
+                        }
+                    }
+                    Some(answer) => outcomes[claim] = Some(ClaimOutcome::Lost(answer)),
+                }
+            }
+            if !replaceable.is_empty() {
+                let replaced =
+                    self.replace(replaceable.iter().map(|(claim, token)| (claims[*claim], &**token))).await?;
+                for (claim, _) in replaceable.iter().filter(|(claim, _)| replaced.contains(&claims[*claim].msg_id)) {
+                    outcomes[*claim] = Some(ClaimOutcome::Won);
+                }
+            }
+            if !fresh.is_empty() && self.insert(fresh.iter().map(|&claim| claims[claim]).collect(), false).await? {
+                fresh.iter().for_each(|&claim| outcomes[claim] = Some(ClaimOutcome::Won));
             }
         }
+        Err(sqlx::Error::Protocol("others kept writing and deleting the rows of these message ids".into()).into())
     }
 
-    async fn look<'a>(&mut self, msg_ids: impl IntoIterator<Item = &'a str>) -> Result<Vec<Seen>, StoreError> {
+    async fn look<'a>(
+        &mut self,
+        msg_ids: impl IntoIterator<Item = &'a str>,
+    ) -> Result<HashMap<String, LogRow>, StoreError> {
         let statement = statements::read(DB::DIALECT, msg_ids);
         let rows = self.run(|conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
-        Ok(rows.iter().map(Seen::from).collect())
+        Ok(rows.iter().map(Seen::from).map(|seen| (seen.msg_id, seen.row)).collect())
     }
 
     /// `false` when one of them met a row, or, `at_once`, would have to wait to know.
@@ -81,16 +104,20 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         }
     }
 
-    /// `None` when the row has changed meanwhile.
-    async fn replace(&mut self, claim: &Claim, row: LogRow) -> Result<Option<ClaimOutcome>, StoreError> {
-        let rolled_back_token = match answer_claim(row) {
-            ClaimAnswer::MayReplace { rolled_back_token } => rolled_back_token,
-            answer => return Ok(Some(ClaimOutcome::Lost(answer))),
-        };
-        let replace = statements::replace_claim(DB::DIALECT, claim, &rolled_back_token);
-        // The token is in the condition and changes, so that matched rows are changed rows.
-        let replaced = self.write(|conn| DB::run(conn, replace)).await?;
-        Ok((replaced == 1).then_some(ClaimOutcome::Won))
+    /// Claims the ids of rolled-back rows, and returns those that it got: not of a row that has changed meanwhile, nor
+    /// of one that is locked, for which the other claims would have to wait.
+    async fn replace<'a>(
+        &mut self,
+        claims: impl Iterator<Item = (&'a Claim, &'a str)> + Clone,
+    ) -> Result<HashSet<String>, StoreError> {
+        let rows = claims.clone().map(|(claim, rolled_back_token)| (&*claim.msg_id, rolled_back_token));
+        let select = statements::replaceable(DB::DIALECT, rows);
+        let mut replace: HashMap<_, _> = claims
+            .map(|(claim, token)| (claim.msg_id.clone(), statements::replace_claim(DB::DIALECT, claim, token)))
+            .collect();
+        let change = move |rows: &[Taken]| rows.iter().filter_map(|row| replace.remove(&row.msg_id)).collect();
+        let replaced = self.write(|conn| change_locked::<DB>(conn, select, change)).await?;
+        Ok(replaced.into_iter().map(|row| row.msg_id).collect())
     }
 
     async fn write<T>(
@@ -108,7 +135,7 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         let timeout = self.store.timeout;
         let (conn, since) = match self.conn.take().filter(|(_, since)| since.elapsed() < KEPT) {
             Some(kept) => kept,
-            None => (acquire(&self.store.claims, timeout).await?, Instant::now()),
+            None => (acquire(self.store.claims(), timeout).await?, Instant::now()),
         };
         let (value, conn) = run_on(conn, timeout, work).await?;
         // Where writers queue, the one whose turn it is may need this very connection.

@@ -67,6 +67,10 @@ pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
     #[doc(hidden)]
     fn ends_transaction(error: &sqlx::Error) -> bool;
 
+    /// How a pool of the SDK's own connects, given how the user's does.
+    #[doc(hidden)]
+    fn own_options(user: &<Self::Connection as Connection>::Options) -> <Self::Connection as Connection>::Options;
+
     /// A small pool of the SDK's own to the same database, or `user` itself where that cannot be (SQLite in memory).
     #[doc(hidden)]
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>>;
@@ -153,6 +157,12 @@ macro_rules! sqlx_driver {
                     })
                     .collect()
             })
+        }
+
+        fn own_options(
+            user: &<Self::Connection as sqlx::Connection>::Options,
+        ) -> <Self::Connection as sqlx::Connection>::Options {
+            user.clone().statement_cache_capacity($crate::store::STATEMENT_CACHE)
         }
 
         fn script<'c>(

@@ -51,9 +51,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// What it adds to a statement, but for its short columns.
+    /// What it adds to a statement.
     pub fn bytes(&self) -> usize {
-        self.payload.len() + self.headers.len()
+        let texts = [&self.msg_id, &self.token, &self.kind, &self.producer_group, &self.topic, &self.headers];
+        let optional = [&self.tag, &self.ordering_key].into_iter().flatten();
+        texts.into_iter().chain(optional).map(String::len).sum::<usize>() + self.payload.len()
     }
 
     fn deadline_micros(&self) -> i64 {
@@ -117,6 +119,9 @@ pub(crate) struct Store<DB: SupportedDatabase> {
     pool: Pool<DB>,
     /// For claims alone: a statement that waits for a lock must not hold them up.
     claims: Pool<DB>,
+    user: UserPool<DB>,
+    /// The largest statement with its arguments, in bytes, where the server has such a limit.
+    max_statement: Option<u64>,
     /// Whether the server can be told not to wait for the running transaction of a duplicate.
     inserts_at_once: bool,
     shares_pool: bool,
@@ -126,6 +131,16 @@ pub(crate) struct Store<DB: SupportedDatabase> {
     /// Keeps a database in memory while a connection of the user's pool is replaced.
     _anchor: Option<Pool<DB>>,
 }
+
+/// The pool that the SDK's own ones follow.
+struct UserPool<DB: SupportedDatabase> {
+    pool: Pool<DB>,
+    /// The log-in that the SDK's own pools were given last.
+    followed: std::sync::Mutex<Arc<ConnectOptions<DB>>>,
+}
+
+/// How a pool connects.
+type ConnectOptions<DB> = <<DB as sqlx::Database>::Connection as sqlx::Connection>::Options;
 
 /// What the writers of one process to one database queue for, where that has one writer at a time.
 pub(crate) type Writers = Arc<Mutex<()>>;
@@ -153,6 +168,34 @@ impl<DB: SupportedDatabase> Store<DB> {
         self.shares_pool
     }
 
+    /// The largest statement with its arguments, in bytes, where the server has such a limit.
+    pub fn max_statement(&self) -> Option<u64> {
+        self.max_statement
+    }
+
+    fn pool(&self) -> &Pool<DB> {
+        self.follow_user();
+        &self.pool
+    }
+
+    fn claims(&self) -> &Pool<DB> {
+        self.follow_user();
+        &self.claims
+    }
+
+    /// `Pool::set_connect_options` on the user's pool, as after a change of passwords, holds for the SDK's own too.
+    fn follow_user(&self) {
+        let current = self.user.pool.connect_options();
+        let mut followed = self.user.followed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if self.shares_pool || Arc::ptr_eq(&current, &followed) {
+            return;
+        }
+        for pool in [&self.pool, &self.claims] {
+            pool.set_connect_options(DB::own_options(&current));
+        }
+        *followed = current;
+    }
+
     /// Closes the SDK's own connections. The user's pool stays open.
     pub async fn close(&self) {
         if !self.shares_pool {
@@ -175,7 +218,7 @@ impl<DB: SupportedDatabase> Store<DB> {
     /// The rows of these message ids; none for an id without a row.
     pub async fn read<'a>(&self, msg_ids: impl IntoIterator<Item = &'a str>) -> Result<Vec<Seen>, StoreError> {
         let statement = statements::read(DB::DIALECT, msg_ids);
-        let rows = within(&self.pool, self.timeout, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
+        let rows = within(self.pool(), self.timeout, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
         Ok(rows.iter().map(Seen::from).collect())
     }
 
@@ -187,8 +230,8 @@ impl<DB: SupportedDatabase> Store<DB> {
 
     /// Rolls back up to `limit` PREPARING rows that are past their deadline and not locked, and returns them.
     pub async fn settle_expired(&self, limit: usize) -> Result<Vec<Taken>, StoreError> {
-        self.take(statements::expired(DB::DIALECT, limit as i64), |ids| {
-            statements::settle(DB::DIALECT, ids.iter().map(|taken| &*taken.msg_id))
+        self.take(statements::expired(DB::DIALECT, limit as i64), |rows| {
+            statements::settle(DB::DIALECT, rows.iter().map(|taken| &*taken.msg_id))
         })
         .await
     }
@@ -217,19 +260,7 @@ impl<DB: SupportedDatabase> Store<DB> {
         select: Statement,
         change: impl FnOnce(&[Taken]) -> Statement + Send + 'static,
     ) -> Result<Vec<Taken>, StoreError> {
-        self.write(|conn| {
-            Box::pin(async move {
-                let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
-                let rows = DB::rows(&mut tx, select, &[Column::Text, Column::Text]).await?;
-                let taken: Vec<Taken> = rows.iter().map(Taken::from).collect();
-                if !taken.is_empty() {
-                    DB::run(&mut tx, change(&taken)).await?;
-                }
-                tx.commit().await?;
-                Ok(taken)
-            })
-        })
-        .await
+        self.write(|conn| change_locked::<DB>(conn, select, |rows| vec![change(rows)])).await
     }
 
     async fn write<T>(
@@ -237,8 +268,28 @@ impl<DB: SupportedDatabase> Store<DB> {
         work: impl for<'c> FnOnce(&'c mut DB::Connection) -> BoxFuture<'c, sqlx::Result<T>>,
     ) -> Result<T, StoreError> {
         let _turn = self.write_turn().await;
-        within(&self.pool, self.timeout, work).await
+        within(self.pool(), self.timeout, work).await
     }
+}
+
+/// Locks the rows that `select` finds, runs what `change` makes of them, and returns them. In one transaction.
+fn change_locked<'c, DB: SupportedDatabase>(
+    conn: &'c mut DB::Connection,
+    select: Statement,
+    change: impl FnOnce(&[Taken]) -> Vec<Statement> + Send + 'static,
+) -> BoxFuture<'c, sqlx::Result<Vec<Taken>>> {
+    Box::pin(async move {
+        let mut tx = DB::begin(conn, DB::BEGIN_OWN).await?;
+        let rows = DB::rows(&mut tx, select, &[Column::Text, Column::Text]).await?;
+        let taken: Vec<Taken> = rows.iter().map(Taken::from).collect();
+        if !taken.is_empty() {
+            for statement in change(&taken) {
+                DB::run(&mut tx, statement).await?;
+            }
+        }
+        tx.commit().await?;
+        Ok(taken)
+    })
 }
 
 /// Runs `work` on a connection of `pool`.

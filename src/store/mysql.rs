@@ -40,7 +40,7 @@ impl SupportedDatabase for MySql {
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
-        let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
+        let options = Self::own_options(&user.connect_options());
         let pool = MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false);
         // The default, REPEATABLE READ, locks every row that a statement looks at: where the server chooses to look at
         // all, confirmations would wait for local transactions that have nothing to do with them.

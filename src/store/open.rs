@@ -1,11 +1,14 @@
 //! What must be true of a database before the first message, and the words for what is not.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use sqlx::Pool;
 
 use super::{
-    Seen, Store, StoreError, SupportedDatabase, migrate,
+    Seen, Store, StoreError, SupportedDatabase, UserPool, acquire, migrate,
     statement::{Column, Dialect, Row, Statement},
     statements, within,
 };
@@ -25,6 +28,12 @@ pub enum OpenError {
         "the database refused a query of the start-up checks; the user needs SELECT, INSERT, UPDATE and DELETE on tx_log"
     )]
     Query(#[source] sqlx::Error),
+    /// A pooler that is not safe for prepared statements.
+    #[error(
+        "a pooler before the database confuses the prepared statements of its clients; let it keep track of them \
+         (PgBouncer 1.21 or newer with max_prepared_statements above 0), or pool sessions, or connect without it"
+    )]
+    Pooler(#[source] sqlx::Error),
     /// A standby, or a server with `read_only`.
     #[error(
         "the database is a read-only replica; connect to the primary (check-backs must read committed rows without lag)"
@@ -49,6 +58,13 @@ pub enum OpenError {
         /// Each missing table, or column as `table.column`.
         missing: Vec<String>,
     },
+    /// The user's pool sees other tables.
+    #[error(
+        "the connections of your pool see other tables than those that this crate opens with the same options; \
+         database, schema and role belong into the connect options, or on the server into ALTER ROLE .. SET: \
+         the pool's after_connect runs for its own connections only"
+    )]
+    OtherTables,
     /// The scope's row is missing.
     #[error("table tx_scope is empty; apply the INSERT at the end of the first script of `rocketmq_tx::ddl`")]
     NoScope,
@@ -62,9 +78,17 @@ impl OpenError {
                 error
                 @ (sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed),
             ) => Self::Connect(error),
+            StoreError::Sqlx(error) if is_mix_up(&error) => Self::Pooler(error),
             StoreError::Sqlx(error) => Self::Query(error),
         }
     }
+}
+
+/// PostgreSQL: duplicate_prepared_statement, invalid_sql_statement_name. Every connection of sqlx counts its statements
+/// from one, so that two of them on one session meet.
+fn is_mix_up(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("42P05" | "26000"))
 }
 
 /// What the first connections are given at least: a log-in takes longer than a statement.
@@ -83,13 +107,22 @@ impl<DB: SupportedDatabase> Store<DB> {
             connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(OpenError::Connect)
         };
         let pool = connect(OWN_CONNECTIONS).await?;
-        let version = check_server(&pool, timeout).await?;
+        let followed = user.connect_options();
+        let shares_pool = Arc::ptr_eq(&pool.connect_options(), &followed);
+        let server = check_server(&pool, timeout).await?;
+        if !shares_pool {
+            check_sessions(&pool, timeout).await?;
+        }
         let missing = migrate::missing(&pool, timeout).await.map_err(OpenError::of)?;
         if !missing.is_empty() {
-            return Err(OpenError::Schema { missing });
+            let others = migrate::missing(user, timeout).await;
+            let only_here = !shares_pool && others.is_ok_and(|missing| missing.is_empty());
+            return Err(if only_here { OpenError::OtherTables } else { OpenError::Schema { missing } });
         }
-        let rows = ask(&pool, timeout, statements::scope(DB::DIALECT), &[Column::Text, Column::Int]).await?;
-        let scope = rows.first().ok_or(OpenError::NoScope)?.text(0).to_owned();
+        let scope = read_scope(&pool, timeout).await?;
+        if !shares_pool && !read_scope(user, timeout).await.is_ok_and(|theirs| theirs == scope) {
+            return Err(OpenError::OtherTables);
+        }
         // A check-back must be able to read; without the right to, it would say Unknown for ever.
         ask(&pool, timeout, statements::read(DB::DIALECT, [""]), Seen::COLUMNS).await?;
         for statement in statements::rights(DB::DIALECT) {
@@ -98,10 +131,41 @@ impl<DB: SupportedDatabase> Store<DB> {
         let writers = DB::writers(user).await.map_err(OpenError::Connect)?;
         let anchor = DB::anchor(user).await.map_err(OpenError::Connect)?;
         let claims = connect(CLAIM_CONNECTIONS).await?;
-        let shares_pool = Arc::ptr_eq(&pool.connect_options(), &user.connect_options());
-        let inserts_at_once = DB::DIALECT == Dialect::MySql && is_mariadb(&version);
-        Ok(Self { pool, claims, inserts_at_once, shares_pool, scope, timeout, writers, _anchor: anchor })
+        Ok(Self {
+            pool,
+            claims,
+            user: UserPool { pool: user.clone(), followed: Mutex::new(followed) },
+            max_statement: server.max_packet,
+            inserts_at_once: DB::DIALECT == Dialect::MySql && is_mariadb(&server.version),
+            shares_pool,
+            scope,
+            timeout,
+            writers,
+            _anchor: anchor,
+        })
     }
+}
+
+/// Which database this is.
+async fn read_scope<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<String, OpenError> {
+    let rows = ask(pool, timeout, statements::scope(DB::DIALECT), &[Column::Text, Column::Int]).await?;
+    Ok(rows.first().ok_or(OpenError::NoScope)?.text(0).to_owned())
+}
+
+/// Runs the same statement on two connections in turns: a pooler that puts both on one session without keeping track of
+/// their statements would some time run the wrong one.
+async fn check_sessions<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<(), OpenError> {
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        sessions.push(acquire(pool, timeout).await.map_err(OpenError::of)?);
+    }
+    for _ in 0..2 {
+        for session in &mut sessions {
+            let rows = tokio::time::timeout(timeout, DB::rows(session, statements::server(DB::DIALECT), &[]));
+            rows.await.map_err(|_| OpenError::TimedOut(timeout))?.map_err(|error| OpenError::of(error.into()))?;
+        }
+    }
+    Ok(())
 }
 
 async fn ask<DB: SupportedDatabase>(
@@ -113,15 +177,21 @@ async fn ask<DB: SupportedDatabase>(
     within(pool, timeout, |conn| DB::rows(conn, statement, columns)).await.map_err(OpenError::of)
 }
 
-/// Returns the server's version.
-async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<String, OpenError> {
-    let rows = ask(pool, timeout, statements::server(DB::DIALECT), &[Column::Text, Column::Int]).await?;
+/// What a server says of itself.
+struct Server {
+    version: String,
+    max_packet: Option<u64>,
+}
+
+async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<Server, OpenError> {
+    let columns = &[Column::Text, Column::Int, Column::Int];
+    let rows = ask(pool, timeout, statements::server(DB::DIALECT), columns).await?;
     let row = &rows[0];
     check_version(DB::DIALECT, row.text(0))?;
     if row.int(1) != Some(1) {
         return Err(OpenError::Replica);
     }
-    Ok(row.text(0).to_owned())
+    Ok(Server { version: row.text(0).to_owned(), max_packet: row.int(2).map(i64::unsigned_abs) })
 }
 
 fn is_mariadb(version: &str) -> bool {

@@ -31,7 +31,7 @@ impl SupportedDatabase for Postgres {
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
-        let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
+        let options = Self::own_options(&user.connect_options());
         let pool = PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
         Box::pin(pool.before_acquire(test_rested).connect_with(options))
     }

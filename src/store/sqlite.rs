@@ -43,7 +43,7 @@ impl SupportedDatabase for Sqlite {
                 // Without a shared cache, another connection would open another database.
                 return Ok(user.clone());
             }
-            let options = (*user.connect_options()).clone().statement_cache_capacity(super::STATEMENT_CACHE);
+            let options = Self::own_options(&user.connect_options());
             let pool = SqlitePoolOptions::new().max_connections(connections).test_before_acquire(false);
             pool.before_acquire(test_rested).connect_with(options).await
         })

@@ -46,7 +46,15 @@ pub(crate) fn claim(dialect: Dialect, claims: &[&Claim], at_once: bool) -> State
     asynchronously(dialect, statement)
 }
 
-/// Step 2, for a message id whose earlier attempt was rolled back.
+/// Step 2, for message ids whose earlier attempts were rolled back: their rows as `(msg_id, token)`, but not locked ones.
+pub(crate) fn replaceable<'a>(dialect: Dialect, rows: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> Statement {
+    let statement =
+        Statement::new(dialect, "SELECT msg_id, kind FROM tx_log WHERE state = 'ROLLED_BACK' AND msg_id IN ");
+    let statement = statement.bind_list(rows.clone().map(|(msg_id, _)| msg_id)).sql(" AND token IN ");
+    locked(dialect, statement.bind_list(rows.map(|(_, token)| token)))
+}
+
+/// Replaces a row that [`replaceable`] has locked in the same transaction.
 pub(crate) fn replace_claim(dialect: Dialect, claim: &Claim, rolled_back_token: &str) -> Statement {
     let statement = Statement::new(dialect, "UPDATE tx_log SET token = ").bind(&*claim.token);
     let statement = what_to_send(
@@ -202,7 +210,7 @@ pub(crate) fn scope(dialect: Dialect) -> Statement {
     Statement::new(dialect, "SELECT scope, ").sql(by(dialect, IS_PRIMARY)).sql(" FROM tx_scope WHERE id = 1")
 }
 
-/// The server's version, as text, and whether it is a primary.
+/// The server's version, as text, whether it is a primary, and the largest packet that it takes from a client.
 pub(crate) fn server(dialect: Dialect) -> Statement {
     let version = by(
         dialect,
@@ -212,7 +220,15 @@ pub(crate) fn server(dialect: Dialect) -> Statement {
             (Dialect::Sqlite, "sqlite_version()"),
         ],
     );
-    Statement::new(dialect, "SELECT ").sql(version).sql(", ").sql(by(dialect, IS_PRIMARY))
+    let max_packet = by(
+        dialect,
+        [
+            (Dialect::Postgres, "NULL::bigint"),
+            (Dialect::MySql, "CAST(@@max_allowed_packet AS SIGNED)"),
+            (Dialect::Sqlite, "NULL"),
+        ],
+    );
+    Statement::new(dialect, "SELECT ").sql(version).sql(", ").sql(by(dialect, IS_PRIMARY)).sql(", ").sql(max_packet)
 }
 
 /// Statements that change nothing, for which the server asks for the same rights as for the SDK's own.

@@ -15,6 +15,8 @@ use crate::store::SupportedDatabase;
 struct WatchedStream<'e, DB, T> {
     results: BoxStream<'e, sqlx::Result<T>>,
     watch: Arc<Watch>,
+    /// Also polled once more, it counts once.
+    ended: bool,
     database: std::marker::PhantomData<fn(DB)>,
 }
 
@@ -24,9 +26,12 @@ impl<DB: SupportedDatabase, T> Stream for WatchedStream<'_, DB, T> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.results.as_mut().poll_next(cx);
         match &next {
-            Poll::Ready(None) => self.watch.succeeded(),
+            Poll::Ready(None) if !self.ended => {
+                self.ended = true;
+                self.watch.succeeded();
+            }
             Poll::Ready(Some(Err(error))) => self.watch.failed::<DB>(error),
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+            Poll::Ready(None | Some(Ok(_))) | Poll::Pending => {}
         }
         next
     }
@@ -60,6 +65,7 @@ macro_rules! executor {
                 let query = super::watch::Watched::new(query, &self.watch);
                 Box::pin(super::executor::WatchedStream::<$database, _> {
                     watch: std::sync::Arc::clone(&self.watch),
+                    ended: false,
                     results: self.conn.get().fetch_many(query),
                     database: std::marker::PhantomData,
                 })

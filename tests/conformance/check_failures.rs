@@ -1,13 +1,14 @@
 //! Check-backs while the database cannot answer: Unknown each time, and resolved once it can.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use crate::on_every_database;
 use crate::support::{
-    Db, Order, TestDatabase, causes, database, env, eventually,
+    Db, Order, TestDatabase, causes, database, eventually,
     log::{self, check_is_unknown, check_until_ended},
     order::{builder, producer},
     proxy::Proxy,
+    start_server,
 };
 use rocketmq_tx::{
     Confirmation, OpenError, SendError, StartError, TransactionProducer,
@@ -118,21 +119,6 @@ async fn case_12_select_is_revoked_mariadb() {
     .await;
 }
 
-/// Starts a read-only server, unless it runs, and returns its address.
-fn replica(name: &str, variable: &str) -> String {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services");
-    let status = Command::new(script).args(["start", name]).status().expect("scripts/services runs");
-    assert!(status.success(), "{name} does not start");
-    env(variable)
-}
-
-/// The database of `db` on the server of `replica`.
-fn on_replica<DB: TestDatabase>(db: &Db<DB>, replica: &str) -> String {
-    let (server, _) = replica.rsplit_once('/').unwrap();
-    let (_, name) = db.url.rsplit_once('/').unwrap();
-    format!("{server}/{name}")
-}
-
 async fn is_refused<DB: TestDatabase>(replica: &Db<DB>) {
     let broker = MemoryBroker::new();
     let error = builder(replica, &broker).start().await.unwrap_err();
@@ -144,19 +130,19 @@ async fn is_refused<DB: TestDatabase>(replica: &Db<DB>) {
 
 #[tokio::test]
 async fn case_62_a_read_only_mariadb_is_refused() {
-    let url = replica("mariadb-replica", "MYSQL_REPLICA_URL");
+    let url = start_server("mariadb-replica", "MYSQL_REPLICA_URL");
     is_refused::<MySql>(&Db { pool: MySql::pool(&url, 2).await, url }).await;
 }
 
 #[tokio::test]
 async fn case_62_a_standby_is_refused_and_answers_unknown() {
-    let replica = replica("postgres-replica", "POSTGRES_REPLICA_URL");
+    let replica = start_server("postgres-replica", "POSTGRES_REPLICA_URL");
     database::with(4, |db: Db<Postgres>| async move {
         let (proxy, broker) = (Proxy::before(&db.url).await, MemoryBroker::new());
         let proxied = proxy.through(&db, 2).await;
         let producer = with_an_open_half(&proxied, &broker).await;
 
-        let url = on_replica(&db, &replica);
+        let url = db.on_server(&replica);
         eventually("the standby has the database", async || match sqlx::PgPool::connect(&url).await {
             Ok(pool) => {
                 let caught_up = sqlx::query("SELECT 1 FROM tx_log WHERE state = 'COMMITTED'").fetch_one(&pool);

@@ -19,9 +19,10 @@ use rocketmq_tx::{Receipt, SendError, Status, TransactionProducer, broker::memor
 use tokio::{task::JoinSet, time::timeout};
 
 on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
-    8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback);
+    8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback
+    many_sends_of_one_id);
 // With one writer at a time there is no crowd that waits for a connection.
-on_every_server!(1: neighbours_of_a_pool_get_their_turn; 8: large_bodies_at_once);
+on_every_server!(1: neighbours_of_a_pool_get_their_turn; 8: large_bodies_at_once a_locked_row_holds_up_nobody);
 
 /// Far beyond what any of these needs, even on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -298,6 +299,46 @@ async fn duplicates_in_flight<DB: TestDatabase>(db: Db<DB>) {
     assert_eq!(delivered, ids(others.iter().copied()).into_iter().chain(["one".to_owned()]).collect());
     assert_eq!(broker.delivered_ids().len(), delivered.len());
     assert!(broker.open_halves().is_empty());
+}
+
+/// One of them wins, and a send of another id need not wait until each of them was answered in turn.
+async fn many_sends_of_one_id<DB: TestDatabase>(db: Db<DB>) {
+    const SENDS: i64 = 300;
+    let broker = MemoryBroker::new();
+    let producer = producer(&db, &broker).await;
+    let mut sends = JoinSet::new();
+    for id in 0..SENDS {
+        let producer = producer.clone();
+        sends.spawn(async move { won(producer.send(Order::named(id, "one")).await) });
+    }
+    let other = producer.send(Order::named(SENDS, "other")).await;
+    assert!(won(other));
+    let won = sends.join_all().await.into_iter().filter(|won| *won).count();
+    assert_eq!(won, 1);
+    assert!(producer.shutdown(SOON).await.is_clean());
+    assert_eq!(db.orders().await.len(), 2);
+    assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ["one".into(), "other".into()].into());
+}
+
+/// A rolled-back row that somebody has locked is not waited for, by none of the claims that are written together.
+async fn a_locked_row_holds_up_nobody<DB: TestDatabase>(db: Db<DB>) {
+    let broker = MemoryBroker::new();
+    let ids = ["locked", "free", "fresh", "fresher"];
+    log::insert(&db, ids[..2].iter().map(|id| log::Row::new(id, id, "ROLLED_BACK"))).await;
+    let producer = producer(&db, &broker).await;
+    let locker = db.again(1).await;
+    locker.run("BEGIN").await;
+    locker.run("SELECT 1 FROM tx_log WHERE msg_id = 'locked' FOR UPDATE").await;
+    let send = async |id: usize| producer.send(Order::named(id as i64, ids[id])).await;
+    let (locked, free, fresh, fresher) = tokio::join!(send(0), send(1), send(2), send(3));
+    assert!(matches!(&locked, Err(SendError::InFlight { msg_id }) if msg_id == "locked"), "{locked:?}");
+    assert!([free, fresh, fresher].map(won) == [true; 3]);
+    locker.run("ROLLBACK").await;
+    assert!(won(send(0).await));
+    assert!(producer.shutdown(SOON).await.is_clean());
+    assert_eq!(db.orders().await, [0, 1, 2, 3]);
+    assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ids.map(String::from).into());
+    locker.pool.close().await;
 }
 
 async fn a_duplicate_after_a_rollback<DB: TestDatabase>(db: Db<DB>) {

@@ -15,5 +15,7 @@ mod housekeeping;
 mod identity;
 mod migrations;
 mod outcomes;
+mod own_connections;
 mod shutdown;
 mod sqlite_file;
+mod storms;

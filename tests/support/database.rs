@@ -58,6 +58,11 @@ impl<DB: TestDatabase> Db<DB> {
         Self { url: self.url.clone(), pool: DB::pool(&self.url, size).await }
     }
 
+    /// The URL of this database at another address of its server, or on a copy of that.
+    pub fn on_server(&self, url: &str) -> String {
+        database_url(url, self.url.rsplit_once('/').expect("a database URL ends with a database").1)
+    }
+
     pub async fn run(&self, sql: impl Into<String>) -> u64 {
         let sql = sql.into();
         DB::exec(&self.pool, sql.clone()).await.unwrap_or_else(|error| panic!("{sql}: {error}"))

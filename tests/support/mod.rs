@@ -17,6 +17,14 @@ pub fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run the tests with scripts/test"))
 }
 
+/// Starts a server that few tests need, unless it runs, and returns its address.
+pub fn start_server(name: &str, variable: &str) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services");
+    let status = std::process::Command::new(script).args(["start", name]).status().expect("scripts/services runs");
+    assert!(status.success(), "{name} does not start");
+    env(variable)
+}
+
 /// Waits until `condition` holds, and fails the test when it does not within 30 s.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let waited = tokio::time::timeout(Duration::from_secs(30), async {

@@ -1,8 +1,9 @@
-//! A TCP proxy before a database, which can lose a COMMIT or its answer, or the whole database.
+//! A TCP proxy before a database, which can lose a COMMIT or its answer, or the whole database, or be slow.
 
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tokio::{
@@ -40,6 +41,8 @@ struct State {
     upstream: String,
     down: bool,
     cut: Option<Cut>,
+    /// How long each statement takes to the server.
+    delay: Duration,
     /// Ends every connection.
     connections: CancellationToken,
 }
@@ -52,6 +55,7 @@ impl Proxy {
             upstream: server_of(url).to_owned(),
             down: false,
             cut: None,
+            delay: Duration::ZERO,
             connections: CancellationToken::new(),
         };
         let state = Arc::new(Mutex::new(state));
@@ -74,6 +78,11 @@ impl Proxy {
     /// Arms the cut of one COMMIT, from which on the database cannot be reached, until [`bring_up`](Self::bring_up).
     pub fn cut_and_take_down(&self, commit: Commit) {
         self.state.lock().unwrap().cut = Some(Cut { commit, take_down: true });
+    }
+
+    /// From now on each statement takes so much longer.
+    pub fn delay(&self, delay: Duration) {
+        self.state.lock().unwrap().delay = delay;
     }
 
     /// The database can be reached again.
@@ -170,6 +179,10 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State
                     let is_commit = text.ends_with(b"COMMIT\0") || text.ends_with(b"COMMIT");
                     if inserts_orders && is_commit && let Some(commit) = take_cut(state) {
                         return Some(AtCommit { commit, text: text.to_vec(), client, server });
+                    }
+                    let delay = state.lock().unwrap().delay;
+                    if !delay.is_zero() {
+                        tokio::time::sleep(delay).await;
                     }
                     server.write_all(text).await.ok()?;
                 }
