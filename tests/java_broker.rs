@@ -9,7 +9,7 @@ use futures_util::{
     FutureExt,
     future::{LocalBoxFuture, join_all},
 };
-use stories::{Cluster, crashes, load, messages, slow, termination};
+use stories::{Cluster, clock, crashes, load, messages, slow, termination};
 use support::{Db, TestDatabase, database, env};
 
 /// Not a test by itself: what the children of the others run.
@@ -71,7 +71,8 @@ on_postgres_and_mariadb! {
     cases_3_9_47_and_61_processes_that_die_or_take_long:
         crashes::killed_at_every_point, cluster();
         termination::terminated_with_closures_in_flight, patient();
-        slow::asked_while_it_runs, cluster()
+        slow::asked_while_it_runs, cluster();
+        clock::ten_minutes_off, patient()
     cases_21_41_and_45_messages:
         crashes::an_end_is_lost, cluster();
         messages::commits_and_rolls_back, with_namespace();

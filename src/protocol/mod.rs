@@ -4,6 +4,8 @@
 
 mod decide;
 mod limits;
+#[cfg(test)]
+mod properties;
 pub mod property;
 mod settings;
 mod state;

@@ -26,6 +26,7 @@ impl BrokerSettings {
     /// `transactionTimeOut + interval x (max + 1)`.
     #[must_use]
     pub fn check_budget(&self) -> Duration {
-        self.transaction_timeout + self.check_interval * (self.check_max + 1)
+        let rounds = self.check_max.saturating_add(1);
+        self.transaction_timeout.saturating_add(self.check_interval.saturating_mul(rounds))
     }
 }

@@ -16,7 +16,8 @@ use rocketmq_tx::{
 };
 
 on_every_database!(4: the_whole_table case_10_a_foreign_scope case_11_a_running_transaction lost_ends
-    a_lost_rollback a_half_without_a_row a_claim_that_comes_before_its_tombstone);
+    a_lost_rollback a_half_without_a_row a_claim_that_comes_before_its_tombstone
+    case_24_an_answer_never_flips);
 
 /// Each kind of row, under the token of its half and under another one; nothing but the row matters.
 async fn the_whole_table<DB: TestDatabase>(db: Db<DB>) {
@@ -203,6 +204,46 @@ fn builder_of_another_kind<DB: TestDatabase>(db: &Db<DB>, broker: &MemoryBroker)
 /// A producer whose tombstones come soon.
 fn impatient<DB: TestDatabase>(db: &Db<DB>, broker: &MemoryBroker) -> rocketmq_tx::Builder<DB> {
     builder(db, broker).execute_timeout(Duration::from_millis(500)).settle_deadline(Duration::from_secs(6))
+}
+
+/// A broker that lost its notes asks again and again, about attempts of old, while their ids are sent anew.
+async fn case_24_an_answer_never_flips<DB: TestDatabase>(db: Db<DB>) {
+    let broker = MemoryBroker::new();
+    let producers = [producer(&db, &broker).await, producer(&db, &broker).await];
+    producers[0].send(Order::named(1, "kept")).await.unwrap().confirmation().await;
+    producers[0].send(Order { fail: true, ..Order::named(2, "dropped") }).await.unwrap_err();
+    let sent = async || broker.ended().len() == 2;
+    eventually("both are ended", sent).await;
+    let token = |msg_id: &'static str| {
+        let db = &db;
+        async move {
+            let rows = DB::texts(&db.pool, "SELECT CONCAT(msg_id, ' ', token) FROM tx_log").await;
+            rows.iter().find_map(|row| row.strip_prefix(&format!("{msg_id} ")).map(str::to_owned)).unwrap()
+        }
+    };
+    let (kept, dropped) = (token("kept").await, token("dropped").await);
+    for round in 0..3 {
+        broker.plant(log::half(&db, "kept", &kept).await);
+        broker.plant(log::half(&db, "dropped", &dropped).await);
+        check_until_ended(&broker).await;
+        let again = producers[1].send(Order::named(10, "kept")).await.unwrap();
+        assert!(again.already_committed(), "round {round}");
+        // From the first round on this id has another attempt, which commits in the second.
+        let again = Order { fail: round == 0, ..Order::named(20, "dropped") };
+        let _ = producers[1].send(again).await;
+    }
+    let ends = |of: &str, origin| {
+        let ended = broker.ended().into_iter();
+        ended.filter(|(msg_id, _, by)| msg_id == of && *by == origin).map(|(_, end, _)| end).collect::<Vec<_>>()
+    };
+    assert_eq!(ends("kept", EndOrigin::CheckBack), [End::Commit; 3]);
+    assert_eq!(ends("dropped", EndOrigin::CheckBack), [End::Rollback; 3]);
+    for producer in &producers {
+        assert!(producer.shutdown(Duration::from_secs(30)).await.is_clean());
+    }
+    assert_eq!(ends("kept", EndOrigin::Sender), [End::Commit]);
+    assert_eq!(ends("dropped", EndOrigin::Sender), [End::Rollback, End::Rollback, End::Commit]);
+    assert_eq!(db.orders().await, [1, 20]);
 }
 
 async fn a_half_without_a_row<DB: TestDatabase>(db: Db<DB>) {

@@ -5,6 +5,7 @@
 //! it never outlives its parent.
 
 use std::{
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
     time::Duration,
@@ -56,9 +57,20 @@ pub struct Child {
 
 impl Child {
     pub async fn start(part: &Part, connections: u32, deadline: Duration) -> Self {
+        Self::run(part, connections, deadline, &mut this_program()).await
+    }
+
+    /// As [`start`](Self::start), with a clock that is wrong by so many seconds.
+    pub async fn start_with_clock(part: &Part, connections: u32, deadline: Duration, clock: &str) -> Self {
+        let mut program = this_program();
+        // Time-outs are not the subject, and a runtime's timers would be confused.
+        program.env("LD_PRELOAD", faketime()).env("FAKETIME", clock).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        Self::run(part, connections, deadline, &mut program).await
+    }
+
+    async fn run(part: &Part, connections: u32, deadline: Duration, program: &mut tokio::process::Command) -> Self {
         let role = Role { part: part.clone(), connections, deadline };
-        let mut process = tokio::process::Command::new(std::env::current_exe().expect("this program"))
-            .args([TEST, "--exact", "--nocapture"])
+        let mut process = program
             .env(VARIABLE, serde_json::to_string(&role).expect("a role"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -119,6 +131,20 @@ impl Child {
     pub async fn exit(&mut self) -> ExitStatus {
         in_time("the child leaves", self.process.wait(), || format!("{:#?}", self.log.all())).await.expect("it ran")
     }
+}
+
+fn this_program() -> tokio::process::Command {
+    let mut program = tokio::process::Command::new(std::env::current_exe().expect("this program"));
+    program.args([TEST, "--exact", "--nocapture"]);
+    program
+}
+
+/// The library that makes a process see another time.
+fn faketime() -> PathBuf {
+    let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let library =
+        places.iter().map(|place| Path::new(place).join("faketime/libfaketime.so.1")).find(|path| path.exists());
+    library.expect("libfaketime is installed; scripts/test does that")
 }
 
 /// In a child it plays until it is told to stop, and ends the process; elsewhere it does nothing.

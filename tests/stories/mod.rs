@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program tells its own stories")]
 
 pub mod child;
+pub mod clock;
 #[path = "../../examples/quickstart/consumer.rs"]
 pub mod consumer;
 pub mod crashes;

@@ -115,6 +115,7 @@ fn text(message: &MessageExt, property: &'static str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rocketmq_model::common::message::message_single::Message;
     use rocketmq_protocol::protocol::RemotingCommand as _Command;
 
@@ -165,6 +166,26 @@ mod tests {
             let some: Vec<_> = IDENTITY.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, p)| *p).collect();
             let check = read(&question(&some), None, &Names::new(None)).expect("readable");
             assert_eq!(check.identity, None);
+        }
+    }
+
+    proptest! {
+        /// What comes from the network may be anything: parts of it missing, or other bytes in their place.
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            cut in any::<proptest::sample::Index>(),
+            other in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..8),
+            alone in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200)),
+        ) {
+            let mut command = question(&IDENTITY);
+            let mut body = command.body().expect("it has one").to_vec();
+            for (place, byte) in &other {
+                let place = place.index(body.len());
+                body[place] = *byte;
+            }
+            body.truncate(cut.index(body.len() + 1));
+            command.set_body_mut_ref(alone.unwrap_or(body));
+            let _ = read(&command, None, &Names::new(None));
         }
     }
 

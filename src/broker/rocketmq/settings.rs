@@ -120,6 +120,8 @@ impl Table<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const JAVA: &str = "brokerIP1=127.0.0.1\nnamesrvAddr=127.0.0.1:9876\ntransactionTimeOut=6000\n\
@@ -155,6 +157,16 @@ mod tests {
         let without: String = JAVA.lines().filter(|line| !line.starts_with("file")).map(|l| format!("{l}\n")).collect();
         assert_eq!(parse("broker-a", &without, None).expect("optional").file_reserved, None);
         assert!(parse("b", &JAVA.replace("30000", "30s"), None).expect_err("no number").to_string().contains("30s"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(transaction(TimeOut|CheckInterval|CheckMax)[=:]?[-0-9]{0,30}\n|.{0,20}\n){0,8}") {
+            if let Ok(settings) = parse("broker-a", &text, None) {
+                // However large, its times add up.
+                prop_assert!(settings.check_budget() >= settings.check_interval);
+            }
+        }
     }
 
     #[test]
