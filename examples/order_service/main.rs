@@ -44,11 +44,14 @@ struct Settings {
 
 impl Settings {
     fn from_env() -> Result<Self, Error> {
-        let required = |name| env::var(name).map_err(|_| format!("set {name}; see the top of main.rs"));
+        let [database_url, name_server] = ["DATABASE_URL", "ROCKETMQ_NAMESRV_ADDR"].map(|name| env::var(name).ok());
+        let (Some(database_url), Some(name_server)) = (database_url, name_server) else {
+            return Err("set DATABASE_URL and ROCKETMQ_NAMESRV_ADDR; examples/order_service/main.rs says how".into());
+        };
         let optional = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
         Ok(Self {
-            database_url: required("DATABASE_URL")?,
-            name_server: required("ROCKETMQ_NAMESRV_ADDR")?,
+            database_url,
+            name_server,
             listen: optional("LISTEN", "127.0.0.1:8080"),
             topic: optional("ORDERS_TOPIC", "orders"),
             group: optional("ORDERS_GROUP", "order-service"),

@@ -70,7 +70,7 @@ async fn tell() -> Result<(), Error> {
     let broker =
         tokio::task::spawn_blocking(move || BrokerProcess::spawn(this_program(&[]), &dir_of_broker, BROKER)).await??;
     let mut shop = Shop::open(&dir.path().join("shop.db"), &broker.namesrv_addr()).await?;
-    println!("... ready after {}.", seconds(begun.elapsed()));
+    println!("... ready after {}. Times are shorter here than in a real service.", seconds(begun.elapsed()));
 
     endings::committed_and_delivered(&mut shop).await?;
     endings::rolled_back_and_never_seen(&mut shop).await?;
