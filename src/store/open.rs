@@ -120,8 +120,12 @@ impl<DB: SupportedDatabase> Store<DB> {
             return Err(if only_here { OpenError::OtherTables } else { OpenError::Schema { missing } });
         }
         let scope = read_scope(&pool, timeout).await?;
-        if !shares_pool && !read_scope(user, timeout).await.is_ok_and(|theirs| theirs == scope) {
-            return Err(OpenError::OtherTables);
+        if !shares_pool {
+            match read_scope(user, timeout).await {
+                Ok(theirs) if theirs == scope => {}
+                Err(error @ (OpenError::Connect(_) | OpenError::TimedOut(_))) => return Err(error),
+                Ok(_) | Err(_) => return Err(OpenError::OtherTables),
+            }
         }
         // A check-back must be able to read; without the right to, it would say Unknown for ever.
         ask(&pool, timeout, statements::read(DB::DIALECT, [""]), Seen::COLUMNS).await?;
