@@ -78,7 +78,7 @@
 //! Crate features: `postgres`, `mysql` (MariaDB too) and `sqlite`. At least one is needed.
 #![deny(missing_docs, unsafe_code)]
 // Without a database, as the model of the protocol uses it, most of the crate has no user.
-#![cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code, unused_imports))]
+#![cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(unused))]
 
 pub mod broker;
 mod check_back;

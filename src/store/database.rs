@@ -94,11 +94,9 @@ pub(crate) mod sealed {
 
 /// How long a connection of the SDK's own may rest before it is tested: a server that was restarted meanwhile must not
 /// fail the next batch of claims, and a busy connection needs no test.
-#[allow(dead_code, reason = "unused only when no database feature is on")]
 const RESTED: Duration = Duration::from_secs(1);
 
 /// Lets a pool replace a connection that broke while it rested.
-#[allow(dead_code, reason = "unused only when no database feature is on")]
 pub(crate) fn test_rested<C: Connection>(
     conn: &mut C,
     rested: PoolConnectionMetadata,
@@ -197,5 +195,4 @@ macro_rules! bind {
     }};
 }
 
-#[allow(unused_imports, reason = "unused only when no database feature is on")]
 pub(crate) use {bind, sqlx_driver};

@@ -39,7 +39,6 @@ impl<DB: SupportedDatabase, T> Stream for WatchedStream<'_, DB, T> {
 
 /// sqlx cannot express this for every database at once: its `Executor` is implemented for `&mut PgConnection` and its
 /// like, and the compiler cannot name that bound for an associated connection type.
-#[allow(unused_macros, reason = "unused only when no database feature is on")]
 macro_rules! executor {
     ($database:ty) => {
         impl<'c> sqlx::Executor<'c> for &'c mut super::Tx<'_, $database> {
