@@ -9,7 +9,7 @@ use futures_util::{
     FutureExt,
     future::{LocalBoxFuture, join_all},
 };
-use stories::{Cluster, clock, crashes, load, messages, slow, termination};
+use stories::{Cluster, clock, crashes, load, messages, slow, stopped, termination};
 use support::{Db, TestDatabase, database, env};
 
 /// Not a test by itself: what the children of the others run.
@@ -72,6 +72,7 @@ on_postgres_and_mariadb! {
         crashes::killed_at_every_point, cluster();
         termination::terminated_with_closures_in_flight, patient();
         slow::asked_while_it_runs, cluster();
+        stopped::stopped_past_its_deadline, cluster();
         clock::ten_minutes_off, patient()
     cases_21_41_and_45_messages:
         crashes::an_end_is_lost, cluster();

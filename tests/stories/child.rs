@@ -121,10 +121,23 @@ impl Child {
 
     /// SIGTERM, as a supervisor sends it.
     pub fn terminate(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
+    /// It stands still until it is resumed.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: libc::c_int) {
         let id = self.process.id().expect("it runs").cast_signed();
         // SAFETY: a signal to a child that was not waited for yet, so the id is its own.
         #[allow(unsafe_code, reason = "the standard library sends no other signal than SIGKILL")]
-        let sent = unsafe { libc::kill(id, libc::SIGTERM) };
+        let sent = unsafe { libc::kill(id, signal) };
         assert_eq!(sent, 0);
     }
 

@@ -19,6 +19,8 @@ const COMMITTED: &str = "order-4";
 const FAILED: &str = "order-5";
 /// Nothing was left to do.
 const FINISHED: &str = "order-6";
+/// The broker has acknowledged the end, and nobody noted that.
+const ENDED: &str = "order-8";
 /// In the middle of its local transaction.
 const EXECUTING: &str = "order-7";
 
@@ -35,16 +37,17 @@ pub async fn killed_at_every_point<DB: TestDatabase>(db: Db<DB>, cluster: Cluste
     child.send_up_to(Point::Decided, Order::failing(5)).await;
     child.send(Order::new(6), None).await;
     child.log.until("one goes all the way", 1, |event| event.ends(FINISHED, true, By::Sender)).await;
+    child.send_up_to(Point::Ended, Order::new(8)).await;
     // The last one: on SQLite its local transaction keeps all others out.
     child.send_up_to(Point::Executing, Order::new(7)).await;
     child.kill().await;
     scene.db.run(format!("DELETE FROM tx_log WHERE msg_id = '{CLAIM_LOST}' AND state = 'PREPARING'")).await;
-    assert_eq!(scene.db.orders().await, [4, 6]);
-    reader.until(1).await;
-    reader.assert_exactly([FINISHED]);
+    assert_eq!(scene.db.orders().await, [4, 6, 8]);
+    reader.until(2).await;
+    reader.assert_exactly([FINISHED, ENDED]);
 
     let Producer { producer, stage } = scene.another_service().await;
-    reader.until(2).await;
+    reader.until(3).await;
     println!("{}: committed, delivered {:?} after the kill", DB::name(), claimed.elapsed());
     for (id, commit) in
         [(COMMITTED, true), (FAILED, false), (HALF_STORED, false), (EXECUTING, false), (CLAIM_LOST, false)]
@@ -66,10 +69,11 @@ pub async fn killed_at_every_point<DB: TestDatabase>(db: Db<DB>, cluster: Cluste
     let confirmed = Status::Committed(Confirmation::Confirmed);
     eventually("the committed one is confirmed", || async { producer.status(COMMITTED).await.unwrap() == confirmed })
         .await;
-    assert_eq!(scene.db.orders().await, [4, 6], "business rows");
+    // Nobody asks about it any more: it stays unconfirmed.
+    assert_eq!(producer.status(ENDED).await.unwrap(), Status::Committed(Confirmation::Pending));
+    assert_eq!(scene.db.orders().await, [4, 6, 8], "business rows");
     reader.until_quiet().await;
-    reader.assert_all([COMMITTED, FINISHED]);
-    assert_eq!(reader.counts()[COMMITTED], 1, "delivered once");
+    reader.assert_exactly([COMMITTED, FINISHED, ENDED]);
     assert_eq!(stage.log.count(|event| event.checks(CLAIMED)), 0, "it has no half message");
     let counters = producer.counters();
     assert_eq!((counters.settled, counters.buried), (3, 1), "{counters:?}");
@@ -80,7 +84,7 @@ pub async fn killed_at_every_point<DB: TestDatabase>(db: Db<DB>, cluster: Cluste
     again.producer.send(Order::new(7)).await.expect("the id is free again");
     reader.until(reader.all.len() + 1).await;
     assert_eq!(reader.all.last().unwrap().msg_id, EXECUTING);
-    assert_eq!(scene.db.orders().await, [4, 6, 7]);
+    assert_eq!(scene.db.orders().await, [4, 6, 7, 8]);
     again.producer.shutdown(scene.part.cluster.settle).await;
 }
 

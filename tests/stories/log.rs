@@ -16,6 +16,8 @@ pub enum Point {
     Executing,
     /// The local transaction has committed, or was rolled back, and the half message was not ended.
     Decided,
+    /// The broker has acknowledged the end, and nobody was told.
+    Ended,
 }
 
 /// Who ends a half message.

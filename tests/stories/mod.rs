@@ -10,12 +10,14 @@ pub mod clock;
 #[path = "../../examples/quickstart/consumer.rs"]
 pub mod consumer;
 pub mod crashes;
+pub mod database_crash;
 pub mod load;
 pub mod log;
 pub mod messages;
 pub mod scene;
 pub mod slow;
 pub mod stage;
+pub mod stopped;
 pub mod termination;
 pub mod topic;
 

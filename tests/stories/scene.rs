@@ -54,6 +54,7 @@ pub struct Part {
     pub cluster: Cluster,
     pub topic: String,
     pub group: String,
+    pub housekeeping_interval: Duration,
 }
 
 impl Part {
@@ -65,7 +66,7 @@ impl Part {
             .settle_deadline(settle)
             .execute_timeout(settle / 2)
             .database_timeout(settle * 2 / 5)
-            .housekeeping_interval(Duration::from_millis(100))
+            .housekeeping_interval(self.housekeeping_interval)
     }
 
     /// A producer of orders on `stage`.
@@ -113,7 +114,8 @@ impl<DB: TestDatabase> Scene<DB> {
     pub fn before_the_topic(db: Db<DB>, cluster: Cluster) -> Self {
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let (topic, group) = (format!("story-{}", &fresh[..12]), format!("actors-{}", &fresh[..12]));
-        Self { part: Part { url: db.url.clone(), cluster, topic, group }, db, brokers: 0 }
+        let housekeeping_interval = Duration::from_millis(100);
+        Self { part: Part { url: db.url.clone(), cluster, topic, group, housekeeping_interval }, db, brokers: 0 }
     }
 
     /// Starts what `describe` makes of a stage.

@@ -191,7 +191,15 @@ impl Broker for OnStage {
             lost = self.stage.lost.lock().unwrap().contains(&id);
         }
         let ended = if lost { Err(BrokerError::message("lost")) } else { self.broker.end(half, end, origin).await };
-        self.stage.log.add(Event::Ended { id, commit: end == End::Commit, by, acknowledged: ended.is_ok() });
+        self.stage.log.add(Event::Ended {
+            id: id.clone(),
+            commit: end == End::Commit,
+            by,
+            acknowledged: ended.is_ok(),
+        });
+        if by == By::Sender {
+            self.stage.pass(&id, Point::Ended).await;
+        }
         ended
     }
 

@@ -1,6 +1,6 @@
-//! Brokers and name servers that come late, go away and come back elsewhere.
+//! Brokers, name servers and databases that come late, go away and come back.
 //!
-//! A program of its own: while it stops the Java brokers, no other test may need them.
+//! A program of its own: while it stops servers, no other test may need them.
 
 mod stories;
 mod support;
@@ -16,8 +16,8 @@ use std::{
 
 use embedded::{EmbeddedRocketMq, Ports, Settings};
 use rocketmq_tx::{Confirmation, StartError};
-use sqlx::{Postgres, Sqlite};
-use stories::{By, Cluster, Point, Scene, scene};
+use sqlx::{MySql, Postgres, Sqlite};
+use stories::{By, Cluster, Point, Scene, database_crash, scene};
 use support::{Db, Order, database, env};
 
 /// Rounds of checks are used up while no producer is known, too.
@@ -143,15 +143,45 @@ impl Drop for Stopped {
     }
 }
 
+fn java_cluster() -> Cluster {
+    Cluster { namesrv: env("ROCKETMQ_NAMESRV_ADDR"), namespace: None, settle: Duration::from_secs(15), schedule: None }
+}
+
+/// Kills the server of a database, and returns when it runs again.
+async fn crash_and_restart(server: &'static str) {
+    let crash = move || {
+        services(&["kill", server]);
+        services(&["start", server]);
+    };
+    tokio::task::spawn_blocking(crash).await.unwrap();
+}
+
+/// Tests that stop a server take turns: each needs the others' servers.
+static SERVERS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_crashes_at_every_point() {
+    let _turn = SERVERS.lock().await;
+    database::with(8, |db: Db<Postgres>| {
+        database_crash::crashes_at_every_point(db, java_cluster(), async || crash_and_restart("postgres").await)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_crashes_at_every_point() {
+    let _turn = SERVERS.lock().await;
+    database::with(8, |db: Db<MySql>| {
+        database_crash::crashes_at_every_point(db, java_cluster(), async || crash_and_restart("mariadb").await)
+    })
+    .await;
+}
+
 /// One of two Java brokers is away when its half messages are to be ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn cases_5_and_54_one_of_two_java_brokers_dies_between_half_and_end() {
-    let cluster = Cluster {
-        namesrv: env("ROCKETMQ_NAMESRV_ADDR"),
-        namespace: None,
-        settle: Duration::from_secs(15),
-        schedule: None,
-    };
+    let _turn = SERVERS.lock().await;
+    let cluster = java_cluster();
     database::with(16, async |db: Db<Postgres>| {
         let scene = Scene::open(db, cluster).await;
         let mut reader = scene.reader().await;
