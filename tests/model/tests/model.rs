@@ -11,28 +11,20 @@ fn checker(rules: Rules, faults: Faults) -> CheckerBuilder<Protocol> {
     Protocol { rules, faults }.checker()
 }
 
-/// All at once in a release build; without optimisation that takes too long, and they come in parts.
-fn faults() -> Vec<Faults> {
-    let all = Faults { losses: 1, duplicates: 1, process_crashes: 1, database_crashes: 1, discards: 1, idle_checks: 2 };
+/// All at once in a release build, which takes minutes; those of the network and the broker otherwise.
+fn faults() -> Faults {
     if cfg!(debug_assertions) {
-        vec![
-            Faults { losses: 1, discards: 1, ..NONE },
-            Faults { duplicates: 1, process_crashes: 1, discards: 1, ..NONE },
-            Faults { database_crashes: 1, discards: 1, ..IDLE },
-        ]
-    } else {
-        vec![all]
+        return Faults { losses: 1, discards: 1, ..IDLE };
     }
+    Faults { losses: 1, duplicates: 1, process_crashes: 1, database_crashes: 1, discards: 1, idle_checks: 2 }
 }
 
 #[test]
 fn the_protocol_holds_in_every_state() {
-    for faults in faults() {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let explored = checker(Rules(None), faults).threads(threads).spawn_bfs().join();
-        println!("{} states, none violates the protocol, with {faults:?}", explored.unique_state_count());
-        explored.assert_properties();
-    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let explored = checker(Rules(None), faults()).threads(threads).spawn_bfs().join();
+    println!("{} states, none violates the protocol, with {:?}", explored.unique_state_count(), faults());
+    explored.assert_properties();
 }
 
 /// Each with the faults that its refutation needs: with more of them it is found later. One thread finds the shortest.
