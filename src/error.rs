@@ -2,7 +2,12 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{broker::BrokerError, message::BoxError, protocol::TimingError, store::OpenError};
+use crate::{
+    broker::BrokerError,
+    message::BoxError,
+    protocol::TimingError,
+    store::{OpenError, is_constraint},
+};
 
 /// Why `send` did not return a receipt. Each variant says what happened to the business rows; see
 /// [`business_rows`](Self::business_rows).
@@ -27,7 +32,8 @@ pub enum SendError {
         source: BoxError,
     },
 
-    /// The business rows are rolled back and the message is never delivered. It may be sent again.
+    /// The business rows are rolled back and the message is never delivered. It may be sent again. Only where `execute`
+    /// ended the transaction itself ([`RollbackCause::EndedByExecute`]) may be stored what it ran after that.
     #[error("message {msg_id} was rolled back: {cause}")]
     RolledBack {
         /// The message.
@@ -80,6 +86,9 @@ pub enum BusinessRows {
     Untouched,
     /// `execute` ran, or began to, and everything it did is undone.
     RolledBack,
+    /// `execute` rolled its transaction back itself. What it ran after that may be stored, and the message is never
+    /// delivered.
+    Abandoned,
     /// `execute` committed them, all or in part, behind the SDK's back; the message is delivered.
     Escaped,
     /// Not known yet.
@@ -94,6 +103,7 @@ impl SendError {
             Self::Invalid(_) | Self::NotStarted { .. } | Self::InFlight { .. } | Self::ShuttingDown => {
                 BusinessRows::Untouched
             }
+            Self::RolledBack { cause: RollbackCause::EndedByExecute, .. } => BusinessRows::Abandoned,
             Self::RolledBack { .. } => BusinessRows::RolledBack,
             Self::Escaped { .. } => BusinessRows::Escaped,
             Self::InDoubt { .. } => BusinessRows::InDoubt,
@@ -106,9 +116,12 @@ impl SendError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NotStarted { .. } | Self::InFlight { .. } => true,
-            Self::RolledBack { cause, .. } => {
-                matches!(cause, RollbackCause::TimedOut(_) | RollbackCause::Settled | RollbackCause::Database(_))
-            }
+            Self::RolledBack { cause, .. } => match cause {
+                RollbackCause::TimedOut(_) | RollbackCause::Settled => true,
+                // A deferred constraint is checked by COMMIT.
+                RollbackCause::Database(error) => !error.downcast_ref().is_some_and(is_constraint),
+                _ => false,
+            },
             Self::Invalid(_) | Self::Escaped { .. } | Self::InDoubt { .. } | Self::ShuttingDown => false,
         }
     }
@@ -136,7 +149,7 @@ pub enum RollbackCause {
     /// A statement failed, `execute` went on and returned `Ok`, and the database cannot commit what is left (any error on
     /// PostgreSQL; a deadlock or lock wait time-out on MySQL and MariaDB). Return the error, or use a savepoint.
     Swallowed,
-    /// `execute` rolled the transaction back itself.
+    /// `execute` rolled the transaction back itself. The database runs, and commits, each statement after that alone.
     EndedByExecute,
     /// The attempt had waited so long that it was settled before its transaction began.
     Settled,

@@ -204,7 +204,7 @@ impl<DB: SupportedDatabase> Builder<DB> {
             stop.clone(),
         );
         let core = Core {
-            claimer: Claimer::spawn(Arc::clone(&store)),
+            claimer: Claimer::spawn(Arc::clone(&store), self.timing.database_timeout),
             store,
             connections: Connections::of(self.pool, self.passes_on),
             broker,

@@ -13,11 +13,8 @@ use tokio::{
 
 use crate::{
     protocol::ClaimAnswer,
-    store::{Claim, ClaimOutcome, Claims, MAX_CLAIMS, Store, StoreError, SupportedDatabase},
+    store::{Claim, ClaimError, ClaimOutcome, Claims, MAX_CLAIMS, Store, StoreError, SupportedDatabase},
 };
-
-/// Why a claim failed; one failure is that of a whole batch.
-pub(super) type ClaimError = Arc<StoreError>;
 
 struct Request {
     claim: Claim,
@@ -27,29 +24,40 @@ struct Request {
 type Answer = oneshot::Sender<Result<ClaimOutcome, ClaimError>>;
 
 /// Where sends hand in their claims.
-pub(super) struct Claimer(mpsc::Sender<Request>);
+pub(super) struct Claimer {
+    requests: mpsc::Sender<Request>,
+    patience: Duration,
+}
 
 /// Enough for the next batches to gather without a wake-up each.
 const QUEUE: usize = 4 * MAX_CLAIMS;
 /// What the claims of one statement hold together: a large one delays the others of its batch.
 const BATCH_BYTES: usize = 1 << 20;
+/// How many time-outs of the database a claim may wait for: a crowd that waits for a database that does not answer would
+/// else wait for one of them for each batch.
+const PATIENCE: u32 = 2;
 /// Without a claim for this long, the database connection goes back to its pool.
 const IDLE: Duration = Duration::from_millis(100);
 
 impl Claimer {
-    /// Starts the task that writes claims. It ends when this is dropped.
-    pub fn spawn<DB: SupportedDatabase>(store: Arc<Store<DB>>) -> Self {
+    /// Starts the task that writes claims, each of whose statements takes `database_timeout` at most. It ends when this is
+    /// dropped.
+    pub fn spawn<DB: SupportedDatabase>(store: Arc<Store<DB>>, database_timeout: Duration) -> Self {
         let (requests, incoming) = mpsc::channel(QUEUE);
         tokio::spawn(serve(store, incoming));
-        Self(requests)
+        Self { requests, patience: database_timeout.saturating_mul(PATIENCE) }
     }
 
     /// Writes PREPARING for `claim`, or tells why not.
     pub async fn claim(&self, claim: Claim) -> Result<ClaimOutcome, ClaimError> {
         let (answer, answered) = oneshot::channel();
         let gone = || Arc::new(StoreError::Sqlx(sqlx::Error::PoolClosed));
-        self.0.send(Request { claim, answer }).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        let claimed = async {
+            self.requests.send(Request { claim, answer }).await.map_err(|_| gone())?;
+            answered.await.map_err(|_| gone())?
+        };
+        let in_time = timeout(self.patience, claimed).await;
+        in_time.unwrap_or_else(|_| Err(Arc::new(StoreError::TimedOut(self.patience))))
     }
 }
 
@@ -77,11 +85,13 @@ async fn serve<DB: SupportedDatabase>(store: Arc<Store<DB>>, mut incoming: mpsc:
             waiting.push_back(request);
         }
         let batch = next_batch(&mut waiting, most);
+        if batch.is_empty() {
+            continue;
+        }
         let claims: Vec<&Claim> = batch.iter().map(|contest| &contest.claim).collect();
-        let (outcomes, result) = writer.write_all(&claims).await;
-        let error = result.err().map(Arc::new);
+        let outcomes = writer.write_all(&claims).await;
         for (contest, outcome) in batch.into_iter().zip(outcomes) {
-            contest.decide(outcome.ok_or_else(|| Arc::clone(error.as_ref().expect("without one all have outcomes"))));
+            contest.decide(outcome);
         }
     }
 }
@@ -113,7 +123,8 @@ fn next_batch(waiting: &mut VecDeque<Request>, most: usize) -> Vec<Contest> {
     let mut bytes = 0;
     let mut batch: Vec<Contest> = Vec::with_capacity(waiting.len());
     let mut later = VecDeque::new();
-    for Request { claim, answer } in waiting.drain(..) {
+    // Nobody waits for those of a caller who has lost patience.
+    for Request { claim, answer } in waiting.drain(..).filter(|request| !request.answer.is_closed()) {
         let together = bytes + claim.bytes();
         if let Some(&place) = places.get(&claim.msg_id) {
             batch[place].others.push(answer);

@@ -17,6 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
+use super::deadline;
 use crate::store::SupportedDatabase;
 
 /// How many transactions one connection runs before the pool gets it back, for whose other users it may be the next.
@@ -67,7 +68,7 @@ impl<DB: SupportedDatabase> Connections<DB> {
 
     /// The next connection, within the pool's own time-out.
     pub async fn acquire(&self) -> sqlx::Result<Lent<'_, DB>> {
-        let deadline = Instant::now() + self.pool.options().get_acquire_timeout();
+        let deadline = deadline::after(self.pool.options().get_acquire_timeout());
         let permit = match self.permits.try_acquire() {
             Ok(permit) => permit,
             Err(_) => {

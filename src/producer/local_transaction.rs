@@ -1,6 +1,6 @@
 //! Step 4: the local transaction, and what became of it.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt;
 use sqlx::Transaction;
@@ -44,7 +44,7 @@ enum Ran<T> {
 
 enum Failure {
     /// The user's code did not run. The connection is in an unknown state.
-    Begin(sqlx::Error),
+    Begin(BoxError),
     /// Rolled back, and the connection is clean.
     Clean(RollbackCause),
     /// The connection is in an unknown state and must be closed, which rolls back.
@@ -77,8 +77,14 @@ where
     };
     let turn = if early_turn.is_some() { early_turn } else { store.write_turn().await };
     let watch = Arc::new(Watch::default());
-    let ran = begin_to_commit::<DB, M, W>(&mut lent, timing.execute_timeout, &attempt, message, work, &watch).await;
-    if matches!(ran, Ran::Committed(_) | Ran::Failed(Failure::Clean(_))) {
+    let ran = begin_to_commit::<DB, M, W>(&mut lent, timing, &attempt, message, work, &watch).await;
+    let clean = match &ran {
+        Ran::Committed(_) => true,
+        // Whatever ran on the raw connection may have left an answer for the next one.
+        Ran::Failed(Failure::Clean(_)) => !watch.may_have_ended(),
+        Ran::Failed(_) | Ran::Undecided(..) => false,
+    };
+    if clean && !watch.left_unanswered() {
         lent.done();
     } else {
         lent.close();
@@ -91,7 +97,7 @@ where
     };
     let state = roll_back(store, &attempt).await;
     match (failure, state) {
-        (Failure::Begin(error), _) => Outcome::NotBegun(error.into()),
+        (Failure::Begin(error), _) => Outcome::NotBegun(error),
         (_, Ok(Some(State::Committed))) => Outcome::Escaped,
         (Failure::Clean(cause) | Failure::Unclean(cause), Err(())) if watch.may_have_ended() => {
             Outcome::InDoubt(Some(cause.into()))
@@ -104,7 +110,7 @@ where
 
 async fn begin_to_commit<DB, M, W>(
     conn: &mut DB::Connection,
-    limit: Duration,
+    timing: &Timing,
     attempt: &Attempt<'_>,
     message: &M,
     work: W,
@@ -115,7 +121,14 @@ where
     M: Sync,
     W: Work<DB, M>,
 {
-    let prepared = AssertUnwindSafe(prepare::<DB, M, W>(conn, attempt, message, work, watch)).catch_unwind();
+    let limit = timing.database_timeout;
+    let tx = match timeout(limit, begin::<DB>(conn, attempt)).await {
+        Ok(Ok(tx)) => tx,
+        Ok(Err(failure)) => return Ran::Failed(failure),
+        Err(_) => return Ran::Failed(Failure::Begin(StoreError::TimedOut(limit).into())),
+    };
+    let limit = timing.execute_timeout;
+    let prepared = AssertUnwindSafe(prepare::<DB, M, W>(tx, attempt, message, work, watch)).catch_unwind();
     let (tx, value) = match timeout(limit, prepared).await {
         Ok(Ok(Ok(prepared))) => prepared,
         Ok(Ok(Err(failure))) => return Ran::Failed(failure),
@@ -130,9 +143,23 @@ where
     }
 }
 
-/// Everything from BEGIN to the last read before COMMIT.
-async fn prepare<'c, DB, M, W>(
+/// BEGIN and the fence.
+async fn begin<'c, DB: SupportedDatabase>(
     conn: &'c mut DB::Connection,
+    attempt: &Attempt<'_>,
+) -> Result<Transaction<'c, DB>, Failure> {
+    let not_begun = |error: sqlx::Error| Failure::Begin(error.into());
+    let mut tx = DB::begin(conn, DB::BEGIN_LOCAL).await.map_err(not_begun)?;
+    let fence = statements::commit(DB::DIALECT, attempt.msg_id, attempt.token);
+    if DB::run(&mut tx, fence).await.map_err(not_begun)? == 0 {
+        return Err(undo(tx, RollbackCause::Settled).await);
+    }
+    Ok(tx)
+}
+
+/// The user's code, up to the last read before COMMIT.
+async fn prepare<'c, DB, M, W>(
+    mut tx: Transaction<'c, DB>,
     attempt: &Attempt<'_>,
     message: &M,
     work: W,
@@ -143,17 +170,12 @@ where
     M: Sync,
     W: Work<DB, M>,
 {
-    let mut tx = DB::begin(conn, DB::BEGIN_LOCAL).await.map_err(Failure::Begin)?;
-    let fence = statements::commit(DB::DIALECT, attempt.msg_id, attempt.token);
-    if DB::run(&mut tx, fence).await.map_err(Failure::Begin)? == 0 {
-        return Err(undo(tx, RollbackCause::Settled).await);
-    }
     let result = work.run(&mut Tx::lend(&mut *tx, Arc::clone(watch)), message).await;
     let value = match result {
         Ok(value) => value,
         Err(error) => return Err(undo(tx, RollbackCause::Execute(error)).await),
     };
-    if watch.is_doomed() {
+    if watch.make_sure::<DB>(&mut tx).await.is_err() || watch.is_doomed() {
         return Err(undo(tx, RollbackCause::Swallowed).await);
     }
     if !watch.saw_only_success() {

@@ -4,6 +4,7 @@ mod builder;
 mod claim;
 mod connections;
 mod core;
+mod deadline;
 mod listener;
 mod local_transaction;
 mod send;
@@ -145,7 +146,15 @@ impl<DB: SupportedDatabase> TransactionProducer<DB> {
     pub async fn status(&self, msg_id: &str) -> Result<Status, StatusError> {
         let failed = |source| StatusError { msg_id: msg_id.to_owned(), source };
         let rows = self.core.store.read([msg_id]).await.map_err(|error| failed(error.into()))?;
-        let Some(seen) = rows.into_iter().next() else { return Ok(Status::NotFound) };
+        let seen = rows.into_iter().next();
+        let on_primary = match &seen {
+            Some(seen) => seen.on_primary,
+            None => self.core.store.is_primary().await.map_err(|error| failed(error.into()))?,
+        };
+        if !on_primary {
+            return Err(failed("the database is a read-only replica by now, which may be behind".into()));
+        }
+        let Some(seen) = seen else { return Ok(Status::NotFound) };
         Ok(match seen.row.state.map_err(|error| failed(error.into()))? {
             State::Preparing => Status::Preparing,
             State::RolledBack => Status::RolledBack,

@@ -1,6 +1,9 @@
 //! One message, from the caller's hand to the receipt: the six steps of the protocol.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use tracing::Instrument;
@@ -33,7 +36,9 @@ where
     W: Work<DB, M>,
 {
     // 1. Validate.
-    let (claim, half_message) = prepare(&core, &message).map_err(SendError::Invalid)?;
+    let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&core, &message)));
+    let prepared = prepared.unwrap_or_else(|_| Err(format!("the code of message type {:?} panicked", M::KIND)));
+    let (claim, half_message) = prepared.map_err(SendError::Invalid)?;
     let (msg_id, token) = (claim.msg_id.clone(), claim.token.clone());
     let not_started = |reason, source| SendError::NotStarted { msg_id: msg_id.clone(), reason, source };
 

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::core::Core;
+use super::{core::Core, deadline};
 use crate::store::SupportedDatabase;
 
 /// What was left when a producer stopped.
@@ -37,14 +37,14 @@ const LAST_WRITES: Duration = Duration::from_millis(500);
 pub(super) async fn run<DB: SupportedDatabase>(
     core: Arc<Core<DB>>,
     stop: CancellationToken,
-    deadline: Duration,
+    limit: Duration,
 ) -> ShutdownReport {
     core.closing.store(true, Ordering::SeqCst);
     let stopping = tokio::spawn({
         let core = Arc::clone(&core);
         async move {
             core.tasks.close();
-            let end = Instant::now() + deadline;
+            let end = deadline::after(limit);
             let _ = timeout_at(end, core.tasks.wait()).await;
             let unfinished = core.tasks.len();
             // Confirmations that are not written cost a later look at their rows, and nothing else.

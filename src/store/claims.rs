@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,14 @@ const KEPT: Duration = Duration::from_secs(1);
 /// Each look decides one claim at least, unless somebody deletes rows as fast as others write them.
 const LOOKS_MAX: usize = 2 * MAX_CLAIMS;
 
+/// Why a claim was not written.
+pub(crate) type ClaimError = Arc<StoreError>;
+
+/// Whether the database answered, with an error of its own.
+fn is_refusal(error: &StoreError) -> bool {
+    matches!(error, StoreError::Sqlx(sqlx::Error::Database(_)))
+}
+
 /// The one who writes claims.
 pub(crate) struct Claims<'s, DB: SupportedDatabase> {
     store: &'s Store<DB>,
@@ -32,12 +41,23 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         Self { store, conn: None }
     }
 
-    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct. Claims without an outcome met
-    /// the error; what others were told before it holds.
-    pub async fn write_all(&mut self, claims: &[&Claim]) -> (Vec<Option<ClaimOutcome>>, Result<(), StoreError>) {
+    /// Writes PREPARING for every claim, or tells why not. Message ids must be distinct.
+    pub async fn write_all(&mut self, claims: &[&Claim]) -> Vec<Result<ClaimOutcome, ClaimError>> {
         let mut outcomes = vec![None; claims.len()];
-        let result = self.decide(claims, &mut outcomes).await;
-        (outcomes, result)
+        let Err(mut error) = self.decide(claims, &mut outcomes).await.map_err(Arc::new) else {
+            return outcomes.into_iter().map(|outcome| Ok(outcome.expect("all are decided"))).collect();
+        };
+        let mut answers = Vec::with_capacity(claims.len());
+        for (claim, mut outcome) in claims.iter().zip(outcomes) {
+            // The database may refuse what one of them holds; the others are nevertheless good.
+            if outcome.is_none() && claims.len() > 1 && is_refusal(&error) {
+                if let Err(alone) = self.decide(&[claim], std::slice::from_mut(&mut outcome)).await {
+                    error = Arc::new(alone);
+                }
+            }
+            answers.push(outcome.ok_or_else(|| Arc::clone(&error)));
+        }
+        answers
     }
 
     async fn decide(&mut self, claims: &[&Claim], outcomes: &mut [Option<ClaimOutcome>]) -> Result<(), StoreError> {
@@ -52,7 +72,11 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
                 return Ok(());
             }
             // Before the INSERT, which would wait for the running transaction of a duplicate, and all claims with it.
-            let mut rows = self.look(open.iter().map(|&claim| &*claims[claim].msg_id)).await?;
+            let mut rows = match self.look(open.iter().map(|&claim| &*claims[claim].msg_id)).await {
+                // Where the role's isolation is SERIALIZABLE, reading may conflict as well.
+                Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => continue,
+                rows => rows?,
+            };
             let (mut fresh, mut replaceable) = (Vec::new(), Vec::new());
             for claim in open {
                 match rows.remove(&claims[claim].msg_id).map(answer_claim) {
@@ -116,8 +140,11 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
             .map(|(claim, token)| (claim.msg_id.clone(), statements::replace_claim(DB::DIALECT, claim, token)))
             .collect();
         let change = move |rows: &[Taken]| rows.iter().filter_map(|row| replace.remove(&row.msg_id)).collect();
-        let replaced = self.write(|conn| change_locked::<DB>(conn, select, change)).await?;
-        Ok(replaced.into_iter().map(|row| row.msg_id).collect())
+        match self.write(|conn| change_locked::<DB>(conn, select, change)).await {
+            Ok(replaced) => Ok(replaced.into_iter().map(|row| row.msg_id).collect()),
+            Err(StoreError::Sqlx(error)) if database::is_conflict(&error) => Ok(HashSet::new()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn write<T>(

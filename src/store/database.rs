@@ -31,6 +31,10 @@ pub trait SupportedDatabase: sqlx::Database + sealed::Sealed {
     #[doc(hidden)]
     const PREPARED_IS_ONE_STATEMENT: bool;
 
+    /// Whether an error does not tell if it has ended the transaction.
+    #[doc(hidden)]
+    const MAY_END_UNNOTICED: bool;
+
     /// Whether the server runs further statements after an error that [`dooms`](Self::dooms), and may commit each by
     /// itself.
     #[doc(hidden)]
@@ -109,6 +113,16 @@ pub(crate) fn test_rested<C: Connection>(
     })
 }
 
+/// Whether `error` is about the data, which another try would meet again (SQLSTATE class 23, integrity constraint
+/// violation; SQLite's own numbers).
+pub(crate) fn is_constraint(error: &sqlx::Error) -> bool {
+    use sqlx::error::ErrorKind::{CheckViolation, ForeignKeyViolation, NotNullViolation, UniqueViolation};
+    error.as_database_error().is_some_and(|error| {
+        matches!(error.kind(), UniqueViolation | ForeignKeyViolation | NotNullViolation | CheckViolation)
+            || error.code().is_some_and(|code| code.len() == 5 && code.starts_with("23"))
+    })
+}
+
 /// Whether another statement, run alone, may well succeed where `error` came from.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else { return false };
@@ -155,12 +169,6 @@ macro_rules! sqlx_driver {
                     })
                     .collect()
             })
-        }
-
-        fn own_options(
-            user: &<Self::Connection as sqlx::Connection>::Options,
-        ) -> <Self::Connection as sqlx::Connection>::Options {
-            user.clone().statement_cache_capacity($crate::store::STATEMENT_CACHE)
         }
 
         fn script<'c>(

@@ -23,8 +23,9 @@ use sqlx::{Pool, pool::PoolConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::protocol::{ClaimAnswer, LogRow, State};
-pub(crate) use claims::Claims;
+pub(crate) use claims::{ClaimError, Claims};
 pub use database::SupportedDatabase;
+pub(crate) use database::is_constraint;
 pub use migrate::{MigrateError, ddl, migrate};
 pub use open::OpenError;
 use statement::{Column, Row, Statement};
@@ -33,6 +34,9 @@ use statement::{Column, Row, Statement};
 const STATEMENT_CACHE: usize = 512;
 /// Rows of one claim statement. Beyond it a batch saves no more round trips that matter.
 pub(crate) const MAX_CLAIMS: usize = 128;
+
+/// One that waits for the row's lock finds it changed at most once: what it is then is final.
+const ROLL_BACK_TRIES: u32 = 3;
 
 /// One attempt to send one message, as `tx_log` keeps it.
 #[derive(Clone, Debug)]
@@ -207,8 +211,17 @@ impl<DB: SupportedDatabase> Store<DB> {
     /// Makes sure that the attempt can never commit any more, unless it already has, and tells what it became.
     /// `None` when its row is not there, or not its own any more.
     pub async fn roll_back(&self, msg_id: &str, token: &str) -> Result<Option<State>, StoreError> {
-        let statement = statements::roll_back(DB::DIALECT, msg_id, token);
-        if self.write(|conn| DB::run(conn, statement)).await? == 1 {
+        // A role's isolation may be higher: having waited for a COMMIT, the statement then fails, and finds it next time.
+        let mut tries = 1..=ROLL_BACK_TRIES;
+        let rolled_back = loop {
+            let last = tries.next() == Some(ROLL_BACK_TRIES);
+            let statement = statements::roll_back(DB::DIALECT, msg_id, token);
+            match self.write(|conn| DB::run(conn, statement)).await {
+                Err(StoreError::Sqlx(error)) if database::is_conflict(&error) && !last => {}
+                result => break result?,
+            }
+        };
+        if rolled_back == 1 {
             return Ok(Some(State::RolledBack));
         }
         let seen = self.read([msg_id]).await?.pop();
@@ -220,6 +233,14 @@ impl<DB: SupportedDatabase> Store<DB> {
         let statement = statements::read(DB::DIALECT, msg_ids);
         let rows = within(self.pool(), self.timeout, |conn| DB::rows(conn, statement, Seen::COLUMNS)).await?;
         Ok(rows.iter().map(Seen::from).collect())
+    }
+
+    /// Whether the database takes writes where it is read now.
+    pub async fn is_primary(&self) -> Result<bool, StoreError> {
+        let statement = statements::scope(DB::DIALECT);
+        let rows =
+            within(self.pool(), self.timeout, |conn| DB::rows(conn, statement, &[Column::Text, Column::Int])).await?;
+        Ok(rows.first().is_some_and(|row| row.int(1) == Some(1)))
     }
 
     /// Notes that the broker acknowledged the end of these committed messages.

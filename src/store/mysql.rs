@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 use sqlx::{
     MySql, Pool,
-    mysql::{MySqlDatabaseError, MySqlPoolOptions},
+    mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlPoolOptions},
 };
 
 use super::{
@@ -13,6 +13,12 @@ use super::{
 
 /// `ER_LOCK_DEADLOCK`: the server rolled the whole transaction back, and autocommits what follows.
 const DEADLOCK: u16 = 1213;
+/// `ER_CHECKREAD`, with `innodb_snapshot_isolation` (MariaDB's default from 11.6.2 on): a row changed since the snapshot.
+const SNAPSHOT_TOO_OLD: u16 = 1020;
+/// `ER_LOCK_TABLE_FULL`.
+const LOCK_TABLE_FULL: u16 = 1206;
+/// `ER_SP_DOES_NOT_EXIST`, which is also said of a savepoint: it went with its transaction.
+const DOES_NOT_EXIST: u16 = 1305;
 /// `ER_LOCK_WAIT_TIMEOUT`: the server rolled back the statement, or with `innodb_rollback_on_timeout` everything.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 
@@ -26,17 +32,29 @@ impl SupportedDatabase for MySql {
     const BEGIN_OWN: &'static str = "BEGIN";
     // A prepared text is one statement, and functions and triggers may not commit (MySQL manual, 27.8).
     const PREPARED_IS_ONE_STATEMENT: bool = true;
+    const MAY_END_UNNOTICED: bool = false;
     // In autocommit mode, once a deadlock has ended the transaction.
     const RUNS_ON_WHEN_DOOMED: bool = true;
 
     sqlx_driver!(MySql);
 
     fn dooms(error: &sqlx::Error) -> bool {
-        matches!(number(error), Some(DEADLOCK | LOCK_WAIT_TIMEOUT))
+        number(error) == Some(LOCK_WAIT_TIMEOUT) || Self::ends_transaction(error)
     }
 
     fn ends_transaction(error: &sqlx::Error) -> bool {
-        number(error) == Some(DEADLOCK)
+        match number(error) {
+            Some(DEADLOCK | SNAPSHOT_TOO_OLD | LOCK_TABLE_FULL) => true,
+            Some(DOES_NOT_EXIST) => {
+                error.as_database_error().is_some_and(|error| error.message().starts_with("SAVEPOINT "))
+            }
+            _ => false,
+        }
+    }
+
+    fn own_options(user: &MySqlConnectOptions) -> MySqlConnectOptions {
+        // Tags and kinds are text in any script, whatever the user's own tables need.
+        user.clone().statement_cache_capacity(super::STATEMENT_CACHE).charset("utf8mb4")
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {
@@ -44,10 +62,11 @@ impl SupportedDatabase for MySql {
         let pool = MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false);
         // The default, REPEATABLE READ, locks every row that a statement looks at: where the server chooses to look at
         // all, confirmations would wait for local transactions that have nothing to do with them.
-        // And a server may be set up so that a statement alone is not committed.
+        // And a server may be set up so that a statement alone is not committed, or COMMIT begins the next transaction.
         let pool = pool.after_connect(|conn, _| {
-            let session =
-                sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1");
+            let session = sqlx::raw_sql(
+                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET autocommit = 1, completion_type = 0",
+            );
             Box::pin(async move { session.execute(conn).await.map(drop) })
         });
         Box::pin(pool.before_acquire(test_rested).connect_with(options))

@@ -39,6 +39,9 @@ pub enum OpenError {
         "the database is a read-only replica; connect to the primary (check-backs must read committed rows without lag)"
     )]
     Replica,
+    /// It cannot hold every message id.
+    #[error("the database's encoding is {0}, which cannot hold every message id; use a database with encoding UTF8")]
+    Encoding(String),
     /// Too old.
     #[error("{server} is too old: {needed} is needed, for {why}; upgrade the database server")]
     TooOld {
@@ -106,9 +109,9 @@ impl<DB: SupportedDatabase> Store<DB> {
             let connected = tokio::time::timeout(timeout.max(CONNECT), DB::own_pool(user, connections)).await;
             connected.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(OpenError::Connect)
         };
-        let pool = connect(OWN_CONNECTIONS).await?;
         let followed = user.connect_options();
-        let shares_pool = Arc::ptr_eq(&pool.connect_options(), &followed);
+        let pool = connect(OWN_CONNECTIONS).await?;
+        let shares_pool = Arc::ptr_eq(&pool.connect_options(), &user.connect_options());
         let server = check_server(&pool, timeout).await?;
         if !shares_pool {
             check_sessions(&pool, timeout).await?;
@@ -123,7 +126,9 @@ impl<DB: SupportedDatabase> Store<DB> {
         if !shares_pool {
             match read_scope(user, timeout).await {
                 Ok(theirs) if theirs == scope => {}
-                Err(error @ (OpenError::Connect(_) | OpenError::TimedOut(_))) => return Err(error),
+                Err(OpenError::Connect(_) | OpenError::TimedOut(_)) => {
+                    tracing::warn!("no connection of the pool was free to see whether it leads to the same tables");
+                }
                 Ok(_) | Err(_) => return Err(OpenError::OtherTables),
             }
         }
@@ -188,12 +193,15 @@ struct Server {
 }
 
 async fn check_server<DB: SupportedDatabase>(pool: &Pool<DB>, timeout: Duration) -> Result<Server, OpenError> {
-    let columns = &[Column::Text, Column::Int, Column::Int];
+    let columns = &[Column::Text, Column::Int, Column::Int, Column::Text];
     let rows = ask(pool, timeout, statements::server(DB::DIALECT), columns).await?;
     let row = &rows[0];
     check_version(DB::DIALECT, row.text(0))?;
     if row.int(1) != Some(1) {
         return Err(OpenError::Replica);
+    }
+    if !["UTF8", "SQL_ASCII"].contains(&row.text(3)) {
+        return Err(OpenError::Encoding(row.text(3).to_owned()));
     }
     Ok(Server { version: row.text(0).to_owned(), max_packet: row.int(2).map(i64::unsigned_abs) })
 }

@@ -1,7 +1,10 @@
 //! PostgreSQL.
 
 use futures_util::future::BoxFuture;
-use sqlx::{Pool, Postgres, postgres::PgPoolOptions};
+use sqlx::{
+    Pool, Postgres,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
 
 use super::{
     database::{SupportedDatabase, sealed::Sealed, sqlx_driver, test_rested},
@@ -16,6 +19,7 @@ impl SupportedDatabase for Postgres {
     const BEGIN_OWN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
     // The extended protocol takes one statement, and no function called from DML can end its transaction.
     const PREPARED_IS_ONE_STATEMENT: bool = true;
+    const MAY_END_UNNOTICED: bool = false;
     // The server itself refuses them.
     const RUNS_ON_WHEN_DOOMED: bool = false;
 
@@ -28,6 +32,10 @@ impl SupportedDatabase for Postgres {
 
     fn ends_transaction(_: &sqlx::Error) -> bool {
         false
+    }
+
+    fn own_options(user: &PgConnectOptions) -> PgConnectOptions {
+        user.clone().statement_cache_capacity(super::STATEMENT_CACHE)
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {

@@ -6,7 +6,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::{Pool, Sqlite, sqlite::SqlitePoolOptions};
+use sqlx::{
+    Pool, Sqlite,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+};
 
 use super::{
     Writers,
@@ -24,17 +27,25 @@ impl SupportedDatabase for Sqlite {
     const BEGIN_OWN: &'static str = "BEGIN IMMEDIATE";
     // sqlx runs every statement of a text here, arguments or not.
     const PREPARED_IS_ONE_STATEMENT: bool = false;
-    const RUNS_ON_WHEN_DOOMED: bool = false;
+    // ON CONFLICT ROLLBACK, RAISE(ROLLBACK), and some errors of disk and memory do (SQLite, C interface, result codes and
+    // "Response To Errors Within A Transaction").
+    const MAY_END_UNNOTICED: bool = true;
+    // In autocommit mode, once an error has rolled everything back.
+    const RUNS_ON_WHEN_DOOMED: bool = true;
 
     sqlx_driver!(Sqlite);
 
     fn dooms(_: &sqlx::Error) -> bool {
-        // A failed statement leaves the transaction as it was, or rolls it back, which the last read sees.
+        // A failed statement leaves the transaction as it was, or rolls it back: see `MAY_END_UNNOTICED`.
         false
     }
 
     fn ends_transaction(_: &sqlx::Error) -> bool {
         false
+    }
+
+    fn own_options(user: &SqliteConnectOptions) -> SqliteConnectOptions {
+        user.clone().statement_cache_capacity(super::STATEMENT_CACHE)
     }
 
     fn own_pool(user: &Pool<Self>, connections: u32) -> BoxFuture<'_, sqlx::Result<Pool<Self>>> {

@@ -210,7 +210,8 @@ pub(crate) fn scope(dialect: Dialect) -> Statement {
     Statement::new(dialect, "SELECT scope, ").sql(by(dialect, IS_PRIMARY)).sql(" FROM tx_scope WHERE id = 1")
 }
 
-/// The server's version, as text, whether it is a primary, and the largest packet that it takes from a client.
+/// The server's version, as text, whether it is a primary, the largest packet that it takes from a client, and
+/// its encoding.
 pub(crate) fn server(dialect: Dialect) -> Statement {
     let version = by(
         dialect,
@@ -228,7 +229,17 @@ pub(crate) fn server(dialect: Dialect) -> Statement {
             (Dialect::Sqlite, "NULL"),
         ],
     );
-    Statement::new(dialect, "SELECT ").sql(version).sql(", ").sql(by(dialect, IS_PRIMARY)).sql(", ").sql(max_packet)
+    // The SDK's own connections to MySQL and MariaDB are utf8mb4, and its keys there are bytes.
+    let encoding = by(
+        dialect,
+        [
+            (Dialect::Postgres, "current_setting('server_encoding')"),
+            (Dialect::MySql, "'UTF8'"),
+            (Dialect::Sqlite, "'UTF8'"),
+        ],
+    );
+    let statement = Statement::new(dialect, "SELECT ").sql(version).sql(", ").sql(by(dialect, IS_PRIMARY));
+    statement.sql(", ").sql(max_packet).sql(", ").sql(encoding)
 }
 
 /// Statements that change nothing, for which the server asks for the same rights as for the SDK's own.
@@ -237,8 +248,9 @@ pub(crate) fn rights(dialect: Dialect) -> [Statement; 3] {
         "INSERT INTO tx_log (msg_id, token, state, kind, producer_group, topic, payload, headers, created_at, deadline_at, \
          updated_at) SELECT msg_id, token, state, kind, producer_group, topic, payload, headers, created_at, deadline_at, \
          updated_at FROM tx_log WHERE 1 = 0",
-        "UPDATE tx_log SET state = 'ROLLED_BACK' WHERE 1 = 0",
-        "DELETE FROM tx_log WHERE 1 = 0",
+        // By key, since `sql_safe_updates` refuses anything else.
+        "UPDATE tx_log SET state = 'ROLLED_BACK' WHERE msg_id = ''",
+        "DELETE FROM tx_log WHERE msg_id = ''",
     ]
     .map(|sql| Statement::new(dialect, sql))
 }

@@ -16,18 +16,36 @@ struct WatchedStream<'e, DB, T> {
     results: BoxStream<'e, sqlx::Result<T>>,
     watch: Arc<Watch>,
     /// Also polled once more, it counts once.
-    ended: bool,
+    seen: Seen,
     database: std::marker::PhantomData<fn(DB)>,
+}
+
+/// What was seen of a statement.
+#[derive(PartialEq, Eq)]
+enum Seen {
+    /// It is sent when somebody asks for its first result.
+    Nothing,
+    Asked,
+    Answered,
+    End,
 }
 
 impl<DB: SupportedDatabase, T> Stream for WatchedStream<'_, DB, T> {
     type Item = sqlx::Result<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.seen == Seen::Nothing {
+            self.seen = Seen::Asked;
+            self.watch.asked();
+        }
         let next = self.results.as_mut().poll_next(cx);
+        if next.is_ready() && self.seen == Seen::Asked {
+            self.seen = Seen::Answered;
+            self.watch.answered();
+        }
         match &next {
-            Poll::Ready(None) if !self.ended => {
-                self.ended = true;
+            Poll::Ready(None) if self.seen != Seen::End => {
+                self.seen = Seen::End;
                 self.watch.succeeded();
             }
             Poll::Ready(Some(Err(error))) => self.watch.failed::<DB>(error),
@@ -35,6 +53,17 @@ impl<DB: SupportedDatabase, T> Stream for WatchedStream<'_, DB, T> {
         }
         next
     }
+}
+
+/// Runs what asks the database, so that it is noticed when it is given up before the answer.
+async fn seen<DB: SupportedDatabase, T>(
+    watch: &Watch,
+    asking: impl Future<Output = sqlx::Result<T>>,
+) -> sqlx::Result<T> {
+    watch.asked();
+    let answer = asking.await;
+    watch.answered();
+    answer.inspect_err(|error| watch.failed::<DB>(error))
 }
 
 /// sqlx cannot express this for every database at once: its `Executor` is implemented for `&mut PgConnection` and its
@@ -57,15 +86,17 @@ macro_rules! executor {
                 'c: 'e,
                 E: 'q + sqlx::Execute<'q, $database>,
             {
-                if let Err(error) = self.watch.refuse_if_doomed::<$database>() {
-                    return Box::pin(futures_util::stream::once(std::future::ready(Err(error))));
-                }
                 self.watch.begun();
                 let query = super::watch::Watched::new(query, &self.watch);
+                let (watch, conn) = (std::sync::Arc::clone(&self.watch), self.conn.get());
+                let results = async move {
+                    watch.make_sure::<$database>(conn).await?;
+                    Ok(sqlx::Executor::fetch_many(conn, query))
+                };
                 Box::pin(super::executor::WatchedStream::<$database, _> {
                     watch: std::sync::Arc::clone(&self.watch),
-                    ended: false,
-                    results: self.conn.get().fetch_many(query),
+                    seen: super::executor::Seen::Nothing,
+                    results: Box::pin(futures_util::TryFutureExt::try_flatten_stream(results)),
                     database: std::marker::PhantomData,
                 })
             }
@@ -82,9 +113,8 @@ macro_rules! executor {
                 self.watch.lose_sight();
                 let query = super::watch::Watched::new(query, &self.watch);
                 Box::pin(async move {
-                    self.watch.refuse_if_doomed::<$database>()?;
-                    let row = self.conn.get().fetch_optional(query).await;
-                    row.inspect_err(|error| self.watch.failed::<$database>(error))
+                    self.watch.make_sure::<$database>(self.conn.get()).await?;
+                    super::executor::seen::<$database, _>(&self.watch, self.conn.get().fetch_optional(query)).await
                 })
             }
 
@@ -96,10 +126,11 @@ macro_rules! executor {
             where
                 'c: 'e,
             {
+                self.watch.lose_sight();
                 Box::pin(async move {
-                    self.watch.refuse_if_doomed::<$database>()?;
-                    let statement = self.conn.get().prepare_with(sql, parameters).await;
-                    statement.inspect_err(|error| self.watch.failed::<$database>(error))
+                    self.watch.make_sure::<$database>(self.conn.get()).await?;
+                    let prepared = self.conn.get().prepare_with(sql, parameters);
+                    super::executor::seen::<$database, _>(&self.watch, prepared).await
                 })
             }
 
@@ -111,7 +142,10 @@ macro_rules! executor {
                 'c: 'e,
             {
                 self.watch.lose_sight();
-                self.conn.get().describe(sql)
+                Box::pin(async move {
+                    self.watch.make_sure::<$database>(self.conn.get()).await?;
+                    super::executor::seen::<$database, _>(&self.watch, self.conn.get().describe(sql)).await
+                })
             }
         }
     };

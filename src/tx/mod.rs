@@ -46,11 +46,12 @@ pub(crate) use watch::Watch;
 ///
 /// # Errors that are swallowed
 ///
-/// A statement may fail and `execute` may still return `Ok`. On PostgreSQL any error dooms the transaction; on MySQL
-/// and MariaDB a deadlock (1213) or a lock wait time-out (1205) does: further statements through `tx` are refused there,
-/// since the server would commit each of them by itself, and `send` rolls back and says so. Other errors
-/// there, and on SQLite, undo only their statement, and the rest commits. To survive an error on PostgreSQL, run the
-/// statement in a [`savepoint`](Tx::savepoint).
+/// A statement may fail and `execute` may still return `Ok`. On PostgreSQL any error dooms the transaction. On MySQL
+/// and MariaDB a deadlock (1213), a lock wait time-out (1205), a row that changed since the snapshot (1020) or a full lock
+/// table (1206) does, on SQLite an error that rolls back (`ON CONFLICT ROLLBACK`, a full disk): further statements through
+/// `tx` are refused there, since each of them would commit by itself, and `send` rolls back and says so. Other errors
+/// there undo only their statement, and the rest commits. To survive an error on PostgreSQL, run the statement in a
+/// [`savepoint`](Tx::savepoint).
 pub struct Tx<'t, DB: SupportedDatabase> {
     conn: Conn<'t, DB>,
     watch: Arc<Watch>,
@@ -82,7 +83,7 @@ impl<'t, DB: SupportedDatabase> Tx<'t, DB> {
     ///
     /// What the database answers to `SAVEPOINT`.
     pub async fn savepoint(&mut self) -> sqlx::Result<Savepoint<'_, DB>> {
-        self.watch.refuse_if_doomed::<DB>()?;
+        self.watch.make_sure::<DB>(self.conn.get()).await?;
         let parent = Arc::clone(&self.watch);
         // Until the savepoint is released nothing is known of what runs in it.
         parent.lose_sight();

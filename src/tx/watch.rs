@@ -16,34 +16,54 @@ use crate::store::SupportedDatabase;
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     doomed: AtomicBool,
-    /// The server has ended the transaction, savepoints and all. Shared with those.
-    ended: Arc<AtomicBool>,
     sight_lost: AtomicBool,
-    /// Something ran that may have committed or rolled back by itself. Shared with savepoints.
-    may_have_ended: Arc<AtomicBool>,
     /// Statements that were begun and not seen to their end.
     open: AtomicUsize,
+    session: Arc<Session>,
+}
+
+/// What holds for a transaction and all savepoints in it.
+#[derive(Debug, Default)]
+struct Session {
+    /// The server has ended the transaction, savepoints and all.
+    ended: AtomicBool,
+    /// Something ran that may have committed or rolled back by itself.
+    may_have_ended: AtomicBool,
+    /// A statement failed, and the database was not asked since whether the transaction is still there.
+    unsure: AtomicBool,
+    /// Statements on their way, whose answer has not begun to come.
+    unanswered: AtomicUsize,
 }
 
 impl Watch {
     /// For what runs in a savepoint of the transaction that `self` watches.
     pub fn nested(&self) -> Self {
-        let (ended, may_have_ended) = (Arc::clone(&self.ended), Arc::clone(&self.may_have_ended));
-        Self { ended, may_have_ended, ..Self::default() }
+        Self { session: Arc::clone(&self.session), ..Self::default() }
     }
 
     /// A statement's failure forbids COMMIT, whatever the user's code made of it.
     pub fn is_doomed(&self) -> bool {
-        self.doomed.load(Relaxed) || self.ended.load(Relaxed)
+        self.doomed.load(Relaxed) || self.session.ended.load(Relaxed)
     }
 
     /// Refuses a statement that the server would run, and perhaps commit by itself, where the transaction was.
     pub fn refuse_if_doomed<DB: SupportedDatabase>(&self) -> sqlx::Result<()> {
         if DB::RUNS_ON_WHEN_DOOMED && self.is_doomed() {
-            let why = "an earlier statement failed with a deadlock or a lock wait time-out: the transaction is lost";
+            let why = "an earlier statement failed and took the transaction with it: this one would commit by itself";
             return Err(sqlx::Error::Protocol(why.into()));
         }
         Ok(())
+    }
+
+    /// As [`refuse_if_doomed`](Self::refuse_if_doomed), after it has asked the database where an error does not tell.
+    pub async fn make_sure<DB: SupportedDatabase>(&self, conn: &mut DB::Connection) -> sqlx::Result<()> {
+        let unsure = DB::MAY_END_UNNOTICED && self.session.unsure.swap(false, Relaxed);
+        // There is none within another one: where it succeeds, the other one is gone.
+        if unsure && DB::script(conn, "BEGIN").await.is_ok() {
+            self.session.ended.store(true, Relaxed);
+            DB::script(conn, "ROLLBACK").await?;
+        }
+        self.refuse_if_doomed::<DB>()
     }
 
     pub fn doom(&self) {
@@ -58,12 +78,28 @@ impl Watch {
     /// Something runs that may end the transaction by itself.
     pub fn let_go(&self) {
         self.lose_sight();
-        self.may_have_ended.store(true, Relaxed);
+        self.session.may_have_ended.store(true, Relaxed);
     }
 
     /// Whether the user's code can have committed by itself.
     pub fn may_have_ended(&self) -> bool {
-        self.may_have_ended.load(Relaxed)
+        self.session.may_have_ended.load(Relaxed)
+    }
+
+    /// A statement goes to the database.
+    pub fn asked(&self) {
+        self.session.unanswered.fetch_add(1, Relaxed);
+    }
+
+    /// Its answer has begun to come.
+    pub fn answered(&self) {
+        self.session.unanswered.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether a statement was given up before its answer. sqlx does not wait for that where the statement was being
+    /// prepared: on MySQL the next statement takes it for its own.
+    pub fn left_unanswered(&self) -> bool {
+        self.session.unanswered.load(Relaxed) > 0
     }
 
     /// Every statement was plain DML and was seen to succeed: the row is as this transaction left it.
@@ -85,8 +121,9 @@ impl Watch {
             self.doom();
         }
         if DB::ends_transaction(error) {
-            self.ended.store(true, Relaxed);
+            self.session.ended.store(true, Relaxed);
         }
+        self.session.unsure.store(true, Relaxed);
     }
 }
 

@@ -161,6 +161,11 @@ async fn case_62_a_standby_is_refused_and_answers_unknown() {
         })
         .await;
         check_is_unknown(&broker, &producer, Unresolved::NotPrimary).await;
+        // It may be behind: what it shows is no status, and neither is what it does not show.
+        for id in ["order-1", "order-2"] {
+            let error = producer.status(id).await.unwrap_err();
+            assert!(causes(&error).contains("replica"), "{id}: {}", causes(&error));
+        }
         proxy.switch_to(&db.url);
         eventually("a check reaches the primary", async || {
             broker.check_back();

@@ -22,7 +22,8 @@ on_every_database!(1: case_2_dropped_sends_strand_nothing case_30_a_pool_of_one;
     8: case_25_one_winner_per_row case_30_a_pool_of_eight duplicates_in_flight a_duplicate_after_a_rollback
     many_sends_of_one_id);
 // With one writer at a time there is no crowd that waits for a connection.
-on_every_server!(1: neighbours_of_a_pool_get_their_turn; 8: large_bodies_at_once a_locked_row_holds_up_nobody);
+on_every_server!(1: neighbours_of_a_pool_get_their_turn; 8: large_bodies_at_once a_locked_row_holds_up_nobody
+    a_claim_that_the_database_refuses a_database_that_does_not_answer);
 
 /// Far beyond what any of these needs, even on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -318,6 +319,42 @@ async fn many_sends_of_one_id<DB: TestDatabase>(db: Db<DB>) {
     assert!(producer.shutdown(SOON).await.is_clean());
     assert_eq!(db.orders().await.len(), 2);
     assert_eq!(broker.delivered_ids().into_iter().collect::<BTreeSet<_>>(), ["one".into(), "other".into()].into());
+}
+
+/// The others that are written together with it are good.
+async fn a_claim_that_the_database_refuses<DB: TestDatabase>(db: Db<DB>) {
+    const SENDS: i64 = 40;
+    db.run("ALTER TABLE tx_log ADD CONSTRAINT refused CHECK (msg_id <> 'order-7')").await;
+    let broker = MemoryBroker::new();
+    let producer = producer(&db, &broker).await;
+    let sends = (0..SENDS).map(|id| producer.send(Order::new(id)));
+    for (id, sent) in futures_util::future::join_all(sends).await.into_iter().enumerate() {
+        let refused = matches!(sent, Err(SendError::NotStarted { .. }));
+        assert_eq!(refused, id == 7, "{id}: {sent:?}");
+    }
+    assert!(producer.shutdown(SOON).await.is_clean());
+    assert_eq!(db.orders().await.len() as i64, SENDS - 1);
+}
+
+/// A crowd does not wait for it once for each batch.
+async fn a_database_that_does_not_answer<DB: TestDatabase>(db: Db<DB>) {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let broker = MemoryBroker::new();
+    let producer = builder(&db, &broker).database_timeout(TIMEOUT).start().await.unwrap();
+    let locker = db.again(1).await;
+    let lock = if DB::name() == "PostgreSQL" { "BEGIN; LOCK TABLE tx_log" } else { "LOCK TABLES tx_log WRITE" };
+    locker.run(lock).await;
+    let begun = std::time::Instant::now();
+    let sends = (0..20 * 128).map(|id| producer.send(Order::new(id)));
+    for sent in futures_util::future::join_all(sends).await {
+        assert!(matches!(sent, Err(SendError::NotStarted { .. })), "{sent:?}");
+    }
+    // Far from twenty time-outs, on a busy machine too.
+    assert!(begun.elapsed() < 10 * TIMEOUT, "{:?}", begun.elapsed());
+    locker.run(if DB::name() == "PostgreSQL" { "ROLLBACK" } else { "UNLOCK TABLES" }).await;
+    producer.shutdown(SOON).await;
+    assert_eq!(db.orders().await, [0_i64; 0]);
+    locker.pool.close().await;
 }
 
 /// A rolled-back row that somebody has locked is not waited for, by none of the claims that are written together.

@@ -13,6 +13,7 @@ mod deadlocks;
 mod failures;
 mod housekeeping;
 mod identity;
+mod lost_transactions;
 mod migrations;
 mod outcomes;
 mod own_connections;

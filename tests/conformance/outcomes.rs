@@ -168,7 +168,7 @@ async fn case_57_a_raw_rollback_is_reported<DB: TestDatabase>(db: Db<DB>) {
     .enumerate()
     {
         let error = producer.send_with(Order::new(id as i64), swallowing(texts)).await.unwrap_err();
-        assert_eq!(error.business_rows(), BusinessRows::RolledBack, "{error:?}");
+        assert_eq!(error.business_rows(), BusinessRows::Abandoned, "{error:?}");
     }
     producer.shutdown(std::time::Duration::from_secs(5)).await;
     assert!(db.orders().await.is_empty());

@@ -100,6 +100,36 @@ async fn a_new_log_in_of_the_users_pool() {
     .await;
 }
 
+/// The check of the user's pool is not worth a start that fails.
+#[tokio::test]
+async fn a_pool_whose_connections_are_all_in_use() {
+    crate::support::database::with::<Postgres, _>(1, |db| async move {
+        let held = db.pool.acquire().await.unwrap();
+        let broker = MemoryBroker::new();
+        let producer = builder(&db, &broker).database_timeout(Duration::from_secs(1)).start().await.unwrap();
+        drop(held);
+        producer.send(Order::new(1)).await.unwrap();
+        producer.shutdown(SOON).await;
+    })
+    .await;
+}
+
+/// What it cannot write would be refused again and again.
+#[tokio::test]
+async fn a_database_that_cannot_hold_every_id() {
+    let name = format!("tx_{}", uuid::Uuid::new_v4().simple());
+    let server = crate::support::env("POSTGRES_DATABASE_URL");
+    let admin = PgPool::connect(&server).await.unwrap();
+    let run = async |sql: String| Postgres::exec(&admin, sql).await.unwrap();
+    run(format!("CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")).await;
+    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    let db = Db { pool: Postgres::pool(&url, 1).await, url };
+    is_refused(&db, "encoding is LATIN1").await;
+    db.pool.close().await;
+    run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    admin.close().await;
+}
+
 /// PgBouncer 1.18 pools transactions, and knows nothing of prepared statements.
 #[tokio::test]
 async fn a_pooler_that_mixes_up_sessions() {

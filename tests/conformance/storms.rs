@@ -42,6 +42,13 @@ async fn ten_thousand_dropped_sends<DB: TestDatabase>(db: Db<DB>) {
     assert!(dropped >= CALLERS * (SENDS / 51), "a patience of zero is never enough: {dropped}");
 
     // What was begun goes on without its caller, and whatever comes afterwards is as ever.
+    let others = db.again(1).await;
+    let decided = async {
+        while others.in_state("PREPARING").await > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, decided).await.expect("what was begun is decided");
     let later = CALLERS * SENDS..CALLERS * SENDS + 100;
     for id in later.clone() {
         producer.send(Order::new(id)).await.unwrap();
@@ -50,7 +57,6 @@ async fn ten_thousand_dropped_sends<DB: TestDatabase>(db: Db<DB>) {
     assert!(report.is_clean(), "{report:?}");
     eventually("no connection is kept from the pool", async || db.pool.num_idle() == db.pool.size() as usize).await;
     // Were one of them inside an open transaction, others would not see this.
-    let others = db.again(1).await;
     for id in 1..=4 {
         db.run(format!("INSERT INTO orders (id) VALUES (-{id})")).await;
     }

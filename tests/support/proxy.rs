@@ -176,7 +176,9 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State
                     let text = &question[..size];
                     inserts_orders |= text.windows(18).any(|window| window == b"INSERT INTO orders");
                     // PostgreSQL ends the text of a query with a zero. The SDK's own COMMITTED does not end so.
-                    let is_commit = text.ends_with(b"COMMIT\0") || text.ends_with(b"COMMIT");
+                    // MySQL's begins with the number of its command, and what follows may have come with it.
+                    let is_commit =
+                        text.ends_with(b"COMMIT\0") || text.windows(7).any(|window| window == b"\x03COMMIT");
                     if inserts_orders && is_commit && let Some(commit) = take_cut(state) {
                         return Some(AtCommit { commit, text: text.to_vec(), client, server });
                     }

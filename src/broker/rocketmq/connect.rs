@@ -75,7 +75,8 @@ async fn until_known(
     directory: &Directory,
     presence: &Presence,
 ) -> Result<(), BrokerError> {
-    let deadline = Instant::now() + settings.start_timeout;
+    // A year is for ever, and clocks do not reach as far as `Duration::MAX`.
+    let deadline = Instant::now() + settings.start_timeout.min(Duration::from_secs(365 * 24 * 3600));
     let mut pause = FIRST_PAUSE;
     loop {
         let (known_to, error) = match attempt(directory, presence).await {
