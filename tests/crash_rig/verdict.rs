@@ -1,0 +1,118 @@
+//! The end of a run: whatever was left is settled, and business rows are compared with deliveries.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::{
+    notes::Noted,
+    stories::{
+        Event, Scene, Stage,
+        scene::{Deliveries, Producer, Refund},
+    },
+    support::{Db, TestDatabase},
+};
+
+/// For all rows to be settled once everything runs.
+const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// For all halves to be ended: beyond the check budgets of both brokers.
+const ENDED_WITHIN: Duration = Duration::from_secs(120);
+
+pub struct Verdict {
+    committed: BTreeSet<String>,
+    delivered: BTreeMap<String, usize>,
+    unended: BTreeSet<String>,
+    /// Messages whose `send` said that they are committed, and are not.
+    broken: Vec<String>,
+    defects: usize,
+}
+
+impl Verdict {
+    /// Lets a producer that sends nothing resolve what is left, and compares.
+    pub async fn reach<DB: TestDatabase>(scene: &Scene<DB>, mut reader: Deliveries, noted: &Noted) -> Self {
+        // The connections of before did not survive the database's restart.
+        let db = scene.db.again(8).await;
+        let Producer { producer, stage } =
+            scene.start(|stage| scene.part.bare(db.pool.clone(), stage).message_on::<Refund>(&scene.part.topic)).await;
+        all_settled(&db).await;
+        let unended = all_ended(&stage, &scene.part.topic).await;
+        let committed: BTreeSet<String> = db.orders().await.iter().map(|order| format!("order-{order}")).collect();
+        reader.until_quiet().await;
+        producer.shutdown(Duration::from_secs(5)).await;
+        db.pool.close().await;
+        let broken = noted.accepted.difference(&committed).cloned().collect();
+        Self { committed, delivered: reader.counts(), unended, broken, defects: noted.defects.len() }
+    }
+
+    fn lost(&self) -> Vec<&String> {
+        self.committed.iter().filter(|id| !self.delivered.contains_key(*id)).collect()
+    }
+
+    fn phantom(&self) -> Vec<&String> {
+        self.delivered.keys().filter(|id| !self.committed.contains(*id)).collect()
+    }
+
+    pub fn holds(&self) -> bool {
+        let wrong = self.lost().len() + self.phantom().len() + self.unended.len() + self.broken.len() + self.defects;
+        wrong == 0 && !self.committed.is_empty()
+    }
+
+    /// The one line.
+    pub fn line(&self) -> String {
+        let deliveries: usize = self.delivered.values().sum();
+        format!(
+            "committed {} delivered {} lost {} phantom {} duplicates {} unended-halves {}",
+            self.committed.len(),
+            self.delivered.len(),
+            self.lost().len(),
+            self.phantom().len(),
+            deliveries - self.delivered.len(),
+            self.unended.len(),
+        )
+    }
+
+    /// Which messages went wrong, to be looked up in the logs.
+    pub fn details(&self) -> String {
+        format!(
+            "lost: {:?}\nphantom: {:?}\nunended: {:?}\naccepted and not committed: {:?}",
+            self.lost(),
+            self.phantom(),
+            self.unended,
+            self.broken
+        )
+    }
+}
+
+/// Waits until no attempt is left undecided.
+async fn all_settled<DB: TestDatabase>(db: &Db<DB>) {
+    let begun = Instant::now();
+    loop {
+        let left = db.in_state("PREPARING").await;
+        if left == 0 {
+            return;
+        }
+        assert!(begun.elapsed() < SETTLED_WITHIN, "{left} rows are PREPARING still, {SETTLED_WITHIN:?} after the end");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Waits for a round in which the brokers ask about no half, and returns what they still ask about when there is none.
+async fn all_ended(stage: &Stage, topic: &str) -> BTreeSet<String> {
+    let begun = Instant::now();
+    loop {
+        let before = stage.log.all().len();
+        stage.a_round_passes(topic).await;
+        let asked: BTreeSet<String> = stage.log.all().into_iter().skip(before).filter_map(asked).collect();
+        if asked.is_empty() || begun.elapsed() > ENDED_WITHIN {
+            return asked;
+        }
+    }
+}
+
+fn asked(event: Event) -> Option<String> {
+    match event {
+        Event::Checked { id } if id.starts_with("order-") => Some(id),
+        _ => None,
+    }
+}
