@@ -14,7 +14,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    process::{Child, Command},
+    process::{Child, ChildStdin, Command},
     sync::mpsc,
     task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
@@ -76,7 +76,7 @@ impl Fleet {
     pub async fn finish(self) {
         let left = self.0.into_iter().map(|(blows, kept)| async move {
             let _ = blows.send(Blow::Finish).await;
-            let _ = kept.await;
+            kept.await.expect("its keeper does not panic");
         });
         join_all(left).await;
     }
@@ -113,6 +113,8 @@ fn spawn(yard: &Yard, number: i64) -> Child {
 
 /// Until the process is gone; whether it was told to.
 async fn attend(yard: &Yard, number: i64, child: &mut Child, blows: &mut mpsc::Receiver<Blow>) -> bool {
+    // Waiting for a child closes its input, unless somebody else has it.
+    let input = child.stdin.take().expect("piped");
     let mut goes_on = None;
     loop {
         tokio::select! {
@@ -135,7 +137,7 @@ async fn attend(yard: &Yard, number: i64, child: &mut Child, blows: &mut mpsc::R
                 }
                 Some(Blow::Finish) | None => {
                     signal(child, libc::SIGCONT);
-                    finish(yard, number, child).await;
+                    finish(yard, number, child, input).await;
                     return true;
                 }
             },
@@ -143,8 +145,7 @@ async fn attend(yard: &Yard, number: i64, child: &mut Child, blows: &mut mpsc::R
     }
 }
 
-async fn finish(yard: &Yard, number: i64, child: &mut Child) {
-    let mut input = child.stdin.take().expect("piped");
+async fn finish(yard: &Yard, number: i64, child: &mut Child, mut input: ChildStdin) {
     // It may have died by itself meanwhile.
     let _ = input.write_all(format!("{}\n", producer::FINISH).as_bytes()).await;
     if timeout(FINISH_LIMIT, child.wait()).await.is_err() {
