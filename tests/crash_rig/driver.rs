@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicI64},
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 
 use super::{
     chance::Chance,
@@ -98,10 +98,12 @@ async fn tell<DB: TestDatabase>(options: Options, db: Db<DB>, dir: &Path) -> boo
     };
     storm.rage(Chance::of(seed, part::BLOWS), Chance::of(seed, part::OUTAGES)).await;
 
+    eprintln!("the faults are over; the processes finish, all servers restart, and what is left settles");
     fleet.finish().await;
-    for server in &servers {
+    let restarts = servers.iter().map(|server| async move {
         server.restart().await.unwrap_or_else(|error| panic!("{}: {error}", server.name()));
-    }
+    });
+    join_all(restarts).await;
     let noted = notes.all();
     let verdict = Verdict::reach(&scene, reader, &noted).await;
 

@@ -1,8 +1,9 @@
 //! A broker adapter and a listener around the real ones, in which the process dies, stalls or fails.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -37,10 +38,12 @@ pub struct Fate {
     execute_timeout: Duration,
     /// One in so many local transactions is slow; they are fewer where they keep all others out.
     slow_one_in: u64,
+    /// The halves whose sender's end never leaves the process, by their unique key.
+    without_end: Mutex<HashSet<String>>,
 }
 
-/// One in so many halves stays without its local transaction until others have settled the row.
-const STALLED_ONE_IN: u64 = 60;
+/// One in so many halves waits for its local transaction, mostly until others have settled the row.
+const STALLED_ONE_IN: u64 = 30;
 /// A process passes its point at most so often.
 const PASSAGES_MAX: u64 = 250;
 
@@ -55,6 +58,7 @@ impl Fate {
             settle,
             execute_timeout,
             slow_one_in,
+            without_end: Mutex::default(),
         }
     }
 
@@ -80,13 +84,22 @@ impl Fate {
     }
 
     /// As a process that gets no processor for a while, at a place where only the fence can tell.
-    async fn stall(&self, id: &str) {
-        let (least, most) = (self.settle, self.settle * 2);
-        let stall = self.draw(|chance| chance.one_in(STALLED_ONE_IN).then(|| chance.between(least, most)));
-        if let Some(stall) = stall.filter(|_| !self.spared()) {
+    /// The end of every other such message is lost.
+    async fn stall(&self, id: &str, half: &HalfCoordinates) {
+        let (least, most) = (self.settle / 2, self.settle * 5 / 2);
+        let stall =
+            self.draw(|chance| chance.one_in(STALLED_ONE_IN).then(|| (chance.between(least, most), chance.one_in(2))));
+        if let Some((stall, loses_its_end)) = stall.filter(|_| !self.spared()) {
             eprintln!("{id} stalls for {stall:?}");
+            if loses_its_end {
+                self.without_end().insert(half.unique_key.clone());
+            }
             tokio::time::sleep(stall).await;
         }
+    }
+
+    fn without_end(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.without_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn be_slow(&self) {
@@ -142,7 +155,7 @@ impl Broker for MortalBroker {
         }
         let half = half?;
         self.fate.pass(Point::AfterHalf, &id);
-        self.fate.stall(&id).await;
+        self.fate.stall(&id, &half).await;
         Ok(half)
     }
 
@@ -152,7 +165,11 @@ impl Broker for MortalBroker {
         if commits {
             self.fate.pass(Point::AfterCommitBeforeEnd, key);
         }
-        let ended = self.broker.end(half, end, origin).await;
+        let ended = if origin == EndOrigin::Sender && self.fate.without_end().remove(key) {
+            Err(BrokerError::message("lost"))
+        } else {
+            self.broker.end(half, end, origin).await
+        };
         eprintln!("{key} at {at} {end:?} by {origin:?}: {:?}", ended.as_ref().map_err(ToString::to_string));
         if commits && ended.is_ok() {
             self.fate.pass(Point::AfterEndBeforeConfirmation, key);

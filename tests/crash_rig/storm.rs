@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Between two blows at processes or connections.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(2_500));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(3_500));
 /// From the end of one server's outage to the next one. Until messages can be rescued, all outages that a half can meet
 /// together must be shorter than the brokers' check budget.
 const OUTAGE_PAUSE: (Duration, Duration) = (Duration::from_secs(8), Duration::from_secs(20));
