@@ -86,12 +86,12 @@ async fn tell<DB: TestDatabase>(options: Options, db: Db<DB>, dir: &Path) -> boo
     };
     let yard = Yard { role, notes: notes.clone(), numbers: AtomicI64::new(1), logs: dir.to_owned() };
     let fleet = Fleet::start(PROCESSES, yard);
-    let servers: Vec<_> = brokers.into_iter().chain(database).collect();
     let proxies: Vec<Arc<Faults>> = sql.iter().map(|sql| sql.faults.clone()).chain([rocketmq.faults.clone()]).collect();
     let storm = Storm {
         time: options.time,
         settle: scene.part.cluster.settle,
-        servers: &servers,
+        brokers: &brokers,
+        database: database.as_ref(),
         proxies: &proxies,
         fleet: &fleet,
         notes: &notes,
@@ -100,7 +100,7 @@ async fn tell<DB: TestDatabase>(options: Options, db: Db<DB>, dir: &Path) -> boo
 
     eprintln!("the faults are over; the processes finish, all servers restart, and what is left settles");
     fleet.finish().await;
-    let restarts = servers.iter().map(|server| async move {
+    let restarts = brokers.iter().chain(&database).map(|server| async move {
         server.restart().await.unwrap_or_else(|error| panic!("{}: {error}", server.name()));
     });
     join_all(restarts).await;

@@ -30,7 +30,7 @@ use super::{
 /// Before a process that died is started again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// For the sends that are under way when a process is told to finish, and its shutdown. Longer than a send may take.
-const FINISH_LIMIT: Duration = Duration::from_secs(90);
+const FINISH_LIMIT: Duration = Duration::from_secs(150);
 
 /// What happens to one process.
 pub enum Blow {

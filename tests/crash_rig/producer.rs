@@ -27,7 +27,7 @@ pub const ARGUMENT: &str = "producer";
 pub const FINISH: &str = "finish";
 
 /// Much longer than all times of a send together, stalls and stops included.
-const SEND_LIMIT: Duration = Duration::from_secs(60);
+const SEND_LIMIT: Duration = Duration::from_secs(120);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 /// A service gives up and is started again.
 const START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -151,7 +151,7 @@ impl Pump {
     /// Whether the connection stays.
     fn pass(&self, mut frame: Frame) -> bool {
         let fault = if frame.is_answer {
-            let code = lock(&self.asked).remove(&frame.opaque).unwrap_or_default();
+            let code = lock(&self.asked).get(&frame.opaque).copied().unwrap_or_default();
             if matches!(code, remoting::ROUTE | remoting::BROKERS) {
                 frame.replace_addresses(|address| Some(self.shared.door(address)));
             }

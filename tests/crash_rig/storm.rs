@@ -22,7 +22,8 @@ pub struct Storm<'a> {
     pub time: Duration,
     /// Processes are stopped for longer than this, so that others settle what they had begun.
     pub settle: Duration,
-    pub servers: &'a [Server],
+    pub brokers: &'a [Server],
+    pub database: Option<&'a Server>,
     pub proxies: &'a [Arc<Faults>],
     pub fleet: &'a Fleet,
     pub notes: &'a Notes,
@@ -70,7 +71,8 @@ impl Storm<'_> {
                 return;
             }
             sleep_until(next).await;
-            let server = &self.servers[chance.below(self.servers.len() as u64) as usize];
+            let broker = &self.brokers[chance.below(self.brokers.len() as u64) as usize];
+            let server = self.database.filter(|_| chance.one_in(2)).unwrap_or(broker);
             let begun = Instant::now();
             let back = if server.can_crash() && chance.one_in(2) {
                 self.notes.kill(format!("crash of {}", server.name()));

@@ -18,6 +18,9 @@ use super::{
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// For all halves to be ended: beyond the check budgets of both brokers.
 const ENDED_WITHIN: Duration = Duration::from_secs(120);
+/// For the consumer, which may have to find its brokers again.
+const READ_WITHIN: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(3);
 
 pub struct Verdict {
     committed: BTreeSet<String>,
@@ -26,6 +29,8 @@ pub struct Verdict {
     /// Messages whose `send` said that they are committed, and are not.
     broken: Vec<String>,
     defects: usize,
+    /// What the database says of messages that went wrong.
+    rows: Vec<String>,
 }
 
 impl Verdict {
@@ -38,11 +43,22 @@ impl Verdict {
         all_settled(&db).await;
         let unended = all_ended(&stage, &scene.part.topic).await;
         let committed: BTreeSet<String> = db.orders().await.iter().map(|order| format!("order-{order}")).collect();
-        reader.until_quiet().await;
+        all_read(&mut reader, &committed).await;
+        let broken = noted.accepted.difference(&committed).cloned().collect();
+        let delivered = reader.counts();
+        let mut verdict =
+            Self { committed, delivered, unended, broken, defects: noted.defects.len(), rows: Vec::new() };
+        for id in verdict.wrong() {
+            verdict.rows.push(format!("{id}: {:?}", producer.status(&id).await));
+        }
         producer.shutdown(Duration::from_secs(5)).await;
         db.pool.close().await;
-        let broken = noted.accepted.difference(&committed).cloned().collect();
-        Self { committed, delivered: reader.counts(), unended, broken, defects: noted.defects.len() }
+        verdict
+    }
+
+    fn wrong(&self) -> BTreeSet<String> {
+        let ids = self.lost().into_iter().chain(self.phantom()).chain(&self.unended).chain(&self.broken);
+        ids.cloned().collect()
     }
 
     fn lost(&self) -> Vec<&String> {
@@ -54,8 +70,7 @@ impl Verdict {
     }
 
     pub fn holds(&self) -> bool {
-        let wrong = self.lost().len() + self.phantom().len() + self.unended.len() + self.broken.len() + self.defects;
-        wrong == 0 && !self.committed.is_empty()
+        self.wrong().is_empty() && self.defects == 0 && !self.committed.is_empty()
     }
 
     /// The one line.
@@ -75,12 +90,28 @@ impl Verdict {
     /// Which messages went wrong, to be looked up in the logs.
     pub fn details(&self) -> String {
         format!(
-            "lost: {:?}\nphantom: {:?}\nunended: {:?}\naccepted and not committed: {:?}",
+            "lost: {:?}\nphantom: {:?}\nunended: {:?}\naccepted and not committed: {:?}\nrows: {:#?}",
             self.lost(),
             self.phantom(),
             self.unended,
-            self.broken
+            self.broken,
+            self.rows
         )
+    }
+}
+
+/// Waits until the consumer has all that was committed, and has found nothing more for a while.
+async fn all_read(reader: &mut Deliveries, committed: &BTreeSet<String>) {
+    let begun = Instant::now();
+    let mut grew = Instant::now();
+    while grew.elapsed() < QUIET {
+        let before = reader.all.len();
+        reader.until_quiet().await;
+        let counts = reader.counts();
+        let misses_some = committed.iter().any(|id| !counts.contains_key(id)) && begun.elapsed() < READ_WITHIN;
+        if reader.all.len() > before || misses_some {
+            grew = Instant::now();
+        }
     }
 }
 
