@@ -33,7 +33,8 @@ await_ready() {
   local name=$1 deadline=$((SECONDS + 120))
   shift
   until "$@" >/dev/null 2>&1; do
-    if ! pid_of "$name" >/dev/null; then
+    # For the moment of an exec a process has no command line, so only a second look tells that it has gone.
+    if ! pid_of "$name" >/dev/null && sleep 0.2 && ! pid_of "$name" >/dev/null; then
       fail_with_log "$name" "ended while starting"
     elif ((SECONDS >= deadline)); then
       fail_with_log "$name" "is not ready after 120 s"
