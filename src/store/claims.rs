@@ -50,10 +50,9 @@ impl<'s, DB: SupportedDatabase> Claims<'s, DB> {
         let mut answers = Vec::with_capacity(claims.len());
         for (claim, mut outcome) in claims.iter().zip(outcomes) {
             // The database may refuse what one of them holds; the others are nevertheless good.
-            if outcome.is_none() && claims.len() > 1 && is_refusal(&error) {
-                if let Err(alone) = self.decide(&[claim], std::slice::from_mut(&mut outcome)).await {
-                    error = Arc::new(alone);
-                }
+            let alone_too = outcome.is_none() && claims.len() > 1 && is_refusal(&error);
+            if alone_too && let Err(alone) = self.decide(&[claim], std::slice::from_mut(&mut outcome)).await {
+                error = Arc::new(alone);
             }
             answers.push(outcome.ok_or_else(|| Arc::clone(&error)));
         }
