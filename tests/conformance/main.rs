@@ -7,6 +7,7 @@ mod bad_input;
 mod bad_settings;
 mod check_backs;
 mod check_failures;
+mod claims;
 mod commit_answers;
 mod contention;
 mod deadlocks;

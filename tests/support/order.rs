@@ -1,5 +1,7 @@
 //! The message that most tests send: an order, whose row is its number.
 
+use std::collections::BTreeSet;
+
 use futures_util::future::BoxFuture;
 use rocketmq_tx::broker::memory::MemoryBroker;
 use rocketmq_tx::{Builder, MessageId, TransactionListener, TransactionMessage, TransactionProducer, Tx};
@@ -61,6 +63,11 @@ impl<DB: TestDatabase> TransactionListener<DB> for Orders {
         DB::insert(tx, order.id).await?;
         if order.fail { Err(OrderError::ToldTo) } else { Ok(()) }
     }
+}
+
+/// The message ids of orders that have no other.
+pub fn ids(orders: impl IntoIterator<Item = i64>) -> BTreeSet<String> {
+    orders.into_iter().map(|id| format!("order-{id}")).collect()
 }
 
 /// A producer of orders on the broker in memory.

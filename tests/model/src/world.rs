@@ -103,7 +103,7 @@ pub struct World {
     pub commit_out: bool,
     pub attempts: [Attempt; ATTEMPTS],
     pub halves: [Half; ATTEMPTS],
-    /// Ends on their way, by token and [`End`].
+    /// Ends on their way, by token and what they say.
     pub ends: [[u8; 2]; ATTEMPTS],
     pub delivered: [bool; ATTEMPTS],
     /// Whose business rows are committed: the truth.
