@@ -110,19 +110,20 @@ impl SendError {
         }
     }
 
-    /// Whether sending the same message again may succeed without a change to it or to the code: the failure was the
-    /// database's or the broker's.
+    /// Whether to send the same message again, here and without a change to it or to the code: the failure was the
+    /// database's or the broker's. For [`InDoubt`](Self::InDoubt) that is safe as well: once it is decided, the answer is
+    /// that it was committed before, or another attempt.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::NotStarted { .. } | Self::InFlight { .. } => true,
+            Self::NotStarted { .. } | Self::InFlight { .. } | Self::InDoubt { .. } => true,
             Self::RolledBack { cause, .. } => match cause {
                 RollbackCause::TimedOut(_) | RollbackCause::Settled => true,
                 // A deferred constraint is checked by COMMIT.
                 RollbackCause::Database(error) => !error.downcast_ref().is_some_and(is_constraint),
                 _ => false,
             },
-            Self::Invalid(_) | Self::Escaped { .. } | Self::InDoubt { .. } | Self::ShuttingDown => false,
+            Self::Invalid(_) | Self::Escaped { .. } | Self::ShuttingDown => false,
         }
     }
 

@@ -74,7 +74,7 @@ impl<DB: TestDatabase> Scene<DB> {
         let error = self.send().await.unwrap_err();
         assert!(matches!(&error, SendError::InDoubt { msg_id, .. } if msg_id == "order-1"), "{error:?}");
         assert_eq!(error.business_rows(), BusinessRows::InDoubt);
-        assert!(!error.is_transient(), "to send it again is no remedy");
+        assert!(error.is_transient(), "to send it again is safe, and tells");
         assert_eq!(self.producer.counters().in_doubt, 1);
         assert!(self.broker.ended().is_empty(), "nobody guesses");
         assert_eq!(self.broker.open_halves().len(), 1);
