@@ -92,6 +92,7 @@ EOS
 transactionOpMsgMaxSize=1
 transactionTimeOut=3000
 transactionCheckInterval=3000
+transactionCheckMax=${ROCKETMQ_TX_CHECK_MAX:-15}
 EOS
 }
 

@@ -16,7 +16,7 @@ use super::{
 
 /// For all rows to be settled once everything runs.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// For all halves to be ended: beyond the check budgets of both brokers.
+/// For all halves to be ended: many rounds of checks.
 const ENDED_WITHIN: Duration = Duration::from_secs(120);
 /// For the consumer, which may have to find its brokers again.
 const READ_WITHIN: Duration = Duration::from_secs(30);
