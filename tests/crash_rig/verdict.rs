@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,9 @@ const ENDED_WITHIN: Duration = Duration::from_secs(120);
 /// For the consumer, which may have to find its brokers again.
 const READ_WITHIN: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_secs(3);
+
+/// Where brokers put what nobody could answer for.
+const GIVEN_UP: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
 
 pub struct Verdict {
     committed: BTreeSet<String>,
@@ -50,6 +54,11 @@ impl Verdict {
             Self { committed, delivered, unended, broken, defects: noted.defects.len(), rows: Vec::new() };
         for id in verdict.wrong() {
             verdict.rows.push(format!("{id}: {:?}", producer.status(&id).await));
+        }
+        for id in verdict.lost() {
+            for topic in [&scene.part.topic, GIVEN_UP] {
+                eprintln!("{id} in {topic}: {}", found_by_key(topic, id));
+            }
         }
         producer.shutdown(Duration::from_secs(5)).await;
         db.pool.close().await;
@@ -98,6 +107,14 @@ impl Verdict {
             self.rows
         )
     }
+}
+
+/// What RocketMQ's own administration finds of a message: whether a broker has it and the consumer missed it, or a broker
+/// gave it up. Only the Java broker has that.
+fn found_by_key(topic: &str, id: &str) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/services");
+    let query = Command::new(script).args(["admin", "queryMsgByKey", "-t", topic, "-k", id]).output();
+    query.map_or_else(|error| error.to_string(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Waits until the consumer has all that was committed, and has found nothing more for a while.
