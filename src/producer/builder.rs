@@ -38,7 +38,7 @@ pub struct Builder<DB: SupportedDatabase> {
     kinds: Kinds<DB>,
     timing: Timing,
     housekeeping: Housekeeping,
-    passes_on: bool,
+    pass_on: bool,
 }
 
 /// Questions that wait for the database. Beyond it they are dropped and come back with the broker's next round.
@@ -52,7 +52,7 @@ impl<DB: SupportedDatabase> Builder<DB> {
             kinds: Kinds::new(),
             timing: Timing::default(),
             housekeeping: Housekeeping::default(),
-            passes_on: false,
+            pass_on: true,
         }
     }
 
@@ -140,13 +140,16 @@ impl<DB: SupportedDatabase> Builder<DB> {
         self
     }
 
-    /// Whether a local transaction passes its connection on to the next one, up to eight times, instead of giving it back
-    /// to the pool, which would test it. Default `false`. Saves a round trip to the database per message.
+    /// Whether a local transaction may pass its connection on to one that waits or comes within 5 ms, instead of giving it
+    /// back to the pool, which would test it with a round trip to the database. Default `true`.
     ///
-    /// The pool's `before_acquire` and `after_release` do not run in between: leave this off when they clean or set up
-    /// sessions.
+    /// The pool's `before_acquire` and `after_release` do not run in between. So that no `execute` finds what another one
+    /// left, only those pass it on that ran nothing but prepared SELECT, INSERT, UPDATE and DELETE, none of which names
+    /// `set_config`, a lock function, a temporary table or a `@variable`; and the pool gets it back after eight
+    /// transactions, so that its other users keep their turn. Switch it off when such a statement changes the session in
+    /// another way, by a function of your own say, and a hook cleans that; or when the hooks must see every transaction.
     pub fn pass_on_connections(mut self, pass_on: bool) -> Self {
-        self.passes_on = pass_on;
+        self.pass_on = pass_on;
         self
     }
 
@@ -206,7 +209,7 @@ impl<DB: SupportedDatabase> Builder<DB> {
         let core = Core {
             claimer: Claimer::spawn(Arc::clone(&store), self.timing.database_timeout),
             store,
-            connections: Connections::of(self.pool, self.passes_on),
+            connections: Connections::of(self.pool, self.pass_on),
             broker,
             confirmer,
             kinds: self.kinds,

@@ -1,8 +1,8 @@
 //! Connections of the user's pool, kept from one local transaction to the next.
 //!
-//! A pool tests each connection that comes back to it, which costs a round trip to the database. Where the user wants it,
-//! local transactions that follow each other closely pass their connections on instead, as long as nobody else goes
-//! without one for it.
+//! A pool tests each connection that comes back to it, which costs a round trip to the database. Local transactions that
+//! follow each other closely pass their connections on instead, as long as nobody else goes without one for it, and as
+//! long as what ran on them left nothing in the session that a hook of the pool may be there to clean.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -28,7 +28,7 @@ const KEPT: Duration = Duration::from_millis(5);
 pub(super) struct Connections<DB: SupportedDatabase> {
     pool: Pool<DB>,
     /// Whether any is kept.
-    passes_on: bool,
+    pass_on: bool,
     /// As many as the pool has connections; a permit comes before a connection.
     permits: Semaphore,
     state: Arc<Mutex<State<DB>>>,
@@ -60,10 +60,10 @@ pub(super) struct Lent<'a, DB: SupportedDatabase> {
 
 impl<DB: SupportedDatabase> Connections<DB> {
     /// Keeps connections of `pool` with the help of the current runtime.
-    pub fn of(pool: Pool<DB>, passes_on: bool) -> Self {
+    pub fn of(pool: Pool<DB>, pass_on: bool) -> Self {
         let permits = Semaphore::new(pool.options().get_max_connections() as usize);
         let state = State { waiting: 0, kept: Vec::new(), swept: false };
-        Self { pool, passes_on, permits, state: Arc::new(Mutex::new(state)), runtime: Handle::current() }
+        Self { pool, pass_on, permits, state: Arc::new(Mutex::new(state)), runtime: Handle::current() }
     }
 
     /// The next connection, within the pool's own time-out.
@@ -140,11 +140,11 @@ impl<DB: SupportedDatabase> Drop for Waiting<'_, DB> {
 }
 
 impl<DB: SupportedDatabase> Lent<'_, DB> {
-    /// Passes the connection on. No transaction may be open on it.
-    pub fn done(mut self) {
+    /// Passes the connection on. No transaction may be open on it, and its session is as it was.
+    pub fn pass_on(mut self) {
         self.used.transactions += 1;
         self.used.last = Instant::now();
-        if self.connections.passes_on && self.used.transactions < TRANSACTIONS_MAX {
+        if self.connections.pass_on && self.used.transactions < TRANSACTIONS_MAX {
             self.connections.keep(self.used);
         }
     }

@@ -84,10 +84,13 @@ where
         Ran::Failed(Failure::Clean(_)) => !watch.may_have_ended(),
         Ran::Failed(_) | Ran::Undecided(..) => false,
     };
-    if clean && !watch.left_unanswered() {
-        lent.done();
-    } else {
+    if !clean || watch.left_unanswered() {
         lent.close();
+    } else if watch.left_the_session_alone() {
+        lent.pass_on();
+    } else {
+        // To the pool, whose hooks may clean it.
+        drop(lent);
     }
     drop(turn);
     let failure = match ran {

@@ -73,8 +73,8 @@ impl<DB: SupportedDatabase> TransactionProducer<DB> {
     /// Starts to describe a producer whose local transactions run on `pool`, the service's own.
     ///
     /// Two settings of the pool matter: `max_connections` bounds how many local transactions run at once, and
-    /// `test_before_acquire(false)` saves a round trip for each of them. [`Builder::pass_on_connections`] another one. The
-    /// SDK opens four more connections of its own to the same database.
+    /// `test_before_acquire(false)` saves a round trip for each of them. The SDK opens four more connections of its own to
+    /// the same database.
     pub fn builder(pool: Pool<DB>) -> Builder<DB> {
         Builder::new(pool)
     }

@@ -29,6 +29,8 @@ struct Session {
     ended: AtomicBool,
     /// Something ran that may have committed or rolled back by itself.
     may_have_ended: AtomicBool,
+    /// Something ran whose effect may outlast the transaction on its connection.
+    touched: AtomicBool,
     /// A statement failed, and the database was not asked since whether the transaction is still there.
     unsure: AtomicBool,
     /// Statements on their way, whose answer has not begun to come.
@@ -84,6 +86,11 @@ impl Watch {
     /// Whether the user's code can have committed by itself.
     pub fn may_have_ended(&self) -> bool {
         self.session.may_have_ended.load(Relaxed)
+    }
+
+    /// Whether the next transaction on the connection finds the session as this one did.
+    pub fn left_the_session_alone(&self) -> bool {
+        !self.may_have_ended() && !self.session.touched.load(Relaxed)
     }
 
     /// A statement goes to the database.
@@ -145,6 +152,9 @@ impl<'q, DB: SupportedDatabase, E: Execute<'q, DB>> Execute<'q, DB> for Watched<
         if !is_plain_dml(sql.as_str()) {
             self.watch.let_go();
         }
+        if may_touch_session(sql.as_str()) {
+            self.watch.session.touched.store(true, Relaxed);
+        }
         sql
     }
 
@@ -170,17 +180,24 @@ impl<'q, DB: SupportedDatabase, E: Execute<'q, DB>> Execute<'q, DB> for Watched<
 fn is_plain_dml(sql: &str) -> bool {
     let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     ["SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE"].iter().any(|plain| word.eq_ignore_ascii_case(plain))
-        && !names_the_log(sql)
+        // It may touch the very row that the last read would look at.
+        && !contains(sql, "tx_log")
 }
 
-/// The user's statement may touch the very row that the last read would look at.
-fn names_the_log(sql: &str) -> bool {
-    sql.as_bytes().windows(6).any(|window| window.eq_ignore_ascii_case(b"tx_log"))
+/// Whether plain DML does what stays with the connection: PostgreSQL's `set_config`, advisory locks and `SELECT .. INTO
+/// TEMP`, MySQL's `GET_LOCK` and user variables.
+fn may_touch_session(sql: &str) -> bool {
+    ["@", "_lock", "set_config", "temp"].iter().any(|part| contains(sql, part))
+}
+
+/// Whatever the case.
+fn contains(sql: &str, part: &str) -> bool {
+    sql.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_plain_dml;
+    use super::{is_plain_dml, may_touch_session};
 
     #[test]
     fn only_plain_dml_spares_the_last_read() {
@@ -202,6 +219,25 @@ mod tests {
             "SET autocommit = 1",
         ] {
             assert!(!is_plain_dml(sql), "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_stays_with_a_connection_is_noticed() {
+        for sql in [
+            "SELECT set_config('app.tenant', $1, false)",
+            "select SET_CONFIG($1, $2, $3)",
+            "SELECT pg_advisory_lock(1)",
+            "SELECT pg_try_advisory_lock_shared($1)",
+            "SELECT GET_LOCK(?, 1)",
+            "SELECT @a := ?",
+            "UPDATE t SET a = (@b := ?)",
+            "SELECT * INTO TEMPORARY copies FROM orders WHERE id = $1",
+        ] {
+            assert!(may_touch_session(sql), "{sql}");
+        }
+        for sql in ["SELECT id FROM orders WHERE id = $1 FOR UPDATE", "INSERT INTO blocks (id) VALUES (?)"] {
+            assert!(!may_touch_session(sql), "{sql}");
         }
     }
 }

@@ -67,7 +67,7 @@ async fn case_30_a_pool_of_eight<DB: TestDatabase>(db: Db<DB>) {
 /// Sends at once, every fourth of which fails, while checks go round and housekeeping has work.
 async fn a_crowd_finishes<DB: TestDatabase>(db: Db<DB>, sends: i64) {
     let broker = MemoryBroker::new();
-    let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
+    let producer = builder(&db, &broker).start().await.unwrap();
     let dead: Vec<_> = (0..50).map(|id| format!("dead-{id}")).collect();
     let died = |id| log::Row { deadline_at: 0, ..log::Row::new(id, id, "PREPARING") };
     log::insert(&db, dead.iter().map(|id| died(id))).await;
@@ -103,7 +103,7 @@ async fn neighbours_of_a_pool_get_their_turn<DB: TestDatabase>(db: Db<DB>) {
     const SENDS: i64 = 100;
     let broker = MemoryBroker::new();
     let others = db.again(1).await;
-    let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
+    let producer = builder(&db, &broker).start().await.unwrap();
     let (closure, first) = held();
     let mut sends = JoinSet::new();
     sends.spawn({
@@ -154,20 +154,24 @@ async fn large_bodies_at_once<DB: TestDatabase>(db: Db<DB>) {
     assert_eq!(broker.delivered_ids().len(), SENDS);
 }
 
-/// Unless connections are passed on, each local transaction gets its connection from the pool and gives it back.
+/// A pool whose hook cleans sessions, and the counter of its calls.
+async fn cleaned(db: &Db<sqlx::Postgres>, size: u32) -> (Db<sqlx::Postgres>, Arc<AtomicI64>) {
+    let released = Arc::new(AtomicI64::new(0));
+    let counted = Arc::clone(&released);
+    let options = sqlx::postgres::PgPoolOptions::new().max_connections(size).after_release(move |conn, _| {
+        counted.fetch_add(1, SeqCst);
+        Box::pin(async move { sqlx::query("RESET ALL").execute(conn).await.map(|_| true) })
+    });
+    (Db { url: db.url.clone(), pool: options.connect(&db.url).await.unwrap() }, released)
+}
+
 #[tokio::test]
-async fn the_hooks_of_a_pool_run_between_local_transactions() {
+async fn the_hooks_of_a_pool_run_after_each_local_transaction() {
     const SENDS: i64 = 20;
     crate::support::database::with::<sqlx::Postgres, _>(1, |db| async move {
-        let released = Arc::new(AtomicI64::new(0));
-        let counted = Arc::clone(&released);
-        let options = sqlx::postgres::PgPoolOptions::new().max_connections(4).after_release(move |_, _| {
-            counted.fetch_add(1, SeqCst);
-            Box::pin(async { Ok(true) })
-        });
-        let hooked = Db { url: db.url.clone(), pool: options.connect(&db.url).await.unwrap() };
+        let (hooked, released) = cleaned(&db, 4).await;
         let broker = MemoryBroker::new();
-        let producer = producer(&hooked, &broker).await;
+        let producer = builder(&hooked, &broker).pass_on_connections(false).start().await.unwrap();
         let before = released.load(SeqCst);
         for id in 0..SENDS {
             producer.send(Order::new(id)).await.unwrap();
@@ -175,6 +179,52 @@ async fn the_hooks_of_a_pool_run_between_local_transactions() {
         let all = async || released.load(SeqCst) == before + SENDS;
         crate::support::eventually("each was released", all).await;
         producer.shutdown(SOON).await;
+        hooked.pool.close().await;
+    })
+    .await;
+}
+
+/// Connections are passed on, but not those whose sessions may have been changed.
+#[tokio::test]
+async fn no_local_transaction_finds_what_another_left_in_the_session() {
+    const SENDS: i64 = 120;
+    crate::support::database::with::<sqlx::Postgres, _>(1, |db| async move {
+        let (hooked, released) = cleaned(&db, 2).await;
+        let broker = MemoryBroker::new();
+        let producer = producer(&hooked, &broker).await;
+        let before = released.load(SeqCst);
+        let mut sends = JoinSet::new();
+        for id in 0..SENDS {
+            let producer = producer.clone();
+            sends.spawn(async move {
+                let sent = producer.send_with(Order::new(id), move |tx, _| {
+                    Box::pin(async move {
+                        match id {
+                            _ if id % 12 == 0 => {
+                                sqlx::query("SET app.tenant = 'a'").execute(&mut *tx).await.map(|_| None)
+                            }
+                            _ if id % 12 == 6 => {
+                                let set = sqlx::query("SELECT set_config('app.tenant', $1, false)");
+                                set.bind("b").execute(&mut *tx).await.map(|_| None)
+                            }
+                            _ => {
+                                let found = sqlx::query_scalar::<_, Option<String>>("SELECT current_setting($1, true)")
+                                    .bind("app.tenant");
+                                found.fetch_one(&mut *tx).await
+                            }
+                        }
+                    })
+                });
+                sent.await.map(|(_, tenant)| tenant)
+            });
+        }
+        for tenant in sends.join_all().await {
+            assert_eq!(tenant.unwrap().flatten().unwrap_or_default(), "");
+        }
+        producer.shutdown(SOON).await;
+        all_back(&hooked).await;
+        let released = released.load(SeqCst) - before;
+        assert!((SENDS / 6..SENDS).contains(&released), "{released} of {SENDS} went back to the pool");
         hooked.pool.close().await;
     })
     .await;
@@ -228,7 +278,7 @@ mod case_48_every_runtime {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime().block_on(crate::support::database::with::<sqlx::Postgres, _>(4, |db| async move {
             let broker = MemoryBroker::new();
-            let producer = builder(&db, &broker).pass_on_connections(true).start().await.unwrap();
+            let producer = builder(&db, &broker).start().await.unwrap();
             let sender = producer.clone();
             let sent = std::thread::spawn(move || runtime().block_on(sender.send(Order::new(1))).map(drop));
             crate::support::eventually("the other thread has sent", async || sent.is_finished()).await;

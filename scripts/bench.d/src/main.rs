@@ -34,7 +34,7 @@ async fn main() -> Result<(), AnyError> {
 
 async fn run<DB: sdk::Listened>(options: &Options) -> Result<(), AnyError> {
     let report = match options.subject {
-        Subject::Sdk | Subject::SdkPassing => sdk::run::<DB>(options).await?,
+        Subject::Sdk => sdk::run::<DB>(options).await?,
         Subject::Bare => bare::run::<DB>(options).await?,
         Subject::Broker => broker::run(options).await?,
         Subject::Stock => stock::run::<DB>(options).await?,

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Subject {
     Sdk,
-    /// With `pass_on_connections(true)`.
-    SdkPassing,
     Bare,
     Broker,
     Stock,
@@ -23,11 +21,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether the SDK passes connections on.
-    pub fn passes_on(&self) -> bool {
-        self.subject == Subject::SdkPassing
-    }
-
     /// What every subject's pool may hold.
     pub fn pool_size(&self) -> u32 {
         self.conc.min(32) as u32
@@ -37,12 +30,11 @@ impl Options {
 pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let subject = match arguments.next().as_deref() {
         Some("sdk") => Subject::Sdk,
-        Some("sdk-passing") => Subject::SdkPassing,
         Some("bare") => Subject::Bare,
         Some("broker") => Subject::Broker,
         Some("stock") => Subject::Stock,
         other => {
-            return Err(format!("the first argument is sdk, sdk-passing, bare, broker, stock or table, not {other:?}"));
+            return Err(format!("the first argument is sdk, bare, broker, stock or table, not {other:?}"));
         }
     };
     let mut options = Options {

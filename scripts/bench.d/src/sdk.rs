@@ -76,7 +76,7 @@ pub async fn run<DB: Listened>(options: &Options) -> Result<Report, AnyError> {
     let before = topics.messages(&options.topic).await?;
     let cluster = RocketMq::at(name_server).group(format!("bench_sdk_{}", options.topic));
     let builder = TransactionProducer::builder(pool.clone()).rocketmq(cluster);
-    let producer = DB::listened(builder.pass_on_connections(options.passes_on()), &options.topic).start().await?;
+    let producer = DB::listened(builder, &options.topic).start().await?;
 
     let sender = producer.clone();
     let call = move |order| {
@@ -94,7 +94,7 @@ pub async fn run<DB: Listened>(options: &Options) -> Result<Report, AnyError> {
             }
         }
     };
-    let mut report = measure(options, if options.passes_on() { "sdk-passing" } else { "sdk" }, call).await;
+    let mut report = measure(options, "sdk", call).await;
 
     let drain = Instant::now();
     let remained = producer.shutdown(DRAIN).await;

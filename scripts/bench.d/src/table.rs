@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::{AnyError, measure::Report};
 
-const SDK: [&str; 2] = ["sdk", "sdk-passing"];
 const PEERS: [&str; 2] = ["java", "go"];
 
 /// The lines of standard input are in the order in which the rounds ran.
@@ -22,8 +21,8 @@ pub fn print(lines: &str) -> Result<(), AnyError> {
         for subject in subjects(reports) {
             print_line(&subject, reports.iter().filter(|report| report.peer == subject));
         }
-        for (subject, ratio) in SDK.iter().filter_map(|subject| Some((subject, ratio(reports, subject)?))) {
-            println!("\n{subject} / better of the Java and Go peers, median of the rounds: {ratio}");
+        if let Some(ratio) = ratio(reports) {
+            println!("\nsdk / better of the Java and Go peers, median of the rounds: {ratio}");
         }
     }
     Ok(())
@@ -63,12 +62,12 @@ fn print_line<'a>(subject: &str, reports: impl Iterator<Item = &'a Report> + Clo
 }
 
 /// Of each round, so that what slows the machine for a while slows both sides.
-fn ratio(reports: &[Report], subject: &str) -> Option<String> {
+fn ratio(reports: &[Report]) -> Option<String> {
     let rates = |subject: &str| -> Vec<f64> {
         reports.iter().filter(|report| report.peer == subject).map(|report| report.rate).collect()
     };
     let peers = PEERS.map(rates);
-    let ratios: Vec<f64> = rates(subject)
+    let ratios: Vec<f64> = rates("sdk")
         .iter()
         .enumerate()
         .filter_map(|(round, sdk)| {
